@@ -1,0 +1,3 @@
+//! Tidegate: a durable priority task queue and worker system.
+
+fn main() {}

@@ -1,0 +1,27 @@
+//! The rules of Tidegate, as pure functions.
+//!
+//! Nothing here does I/O, reads a clock or draws a random number: `now` and random numbers are arguments. A rule
+//! takes a policy and a snapshot of facts and returns a decision, so it can be tested by the million without a
+//! database and simulated with the code that runs in production.
+
+pub mod admission;
+pub mod backoff;
+pub mod budget;
+pub mod id;
+pub mod json;
+pub mod kind_policy;
+pub mod limits;
+pub mod names;
+pub mod order;
+pub mod reason;
+pub mod settlement;
+pub mod state;
+pub mod submission;
+
+pub use id::TaskId;
+pub use names::{Class, Fence, Kind, Lane, PeerName, Priority, TenantId};
+pub use reason::Reason;
+pub use state::Status;
+
+/// Milliseconds since the Unix epoch, by the clock of whoever says so: the database's once a task is stored.
+pub type EpochMs = i64;

@@ -1,0 +1,1 @@
+//! Background upkeep: expire, reap, promote, prune.

@@ -1,0 +1,1 @@
+//! One guarded HTTP client for everything that leaves.

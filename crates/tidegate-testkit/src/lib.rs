@@ -1,0 +1,1 @@
+//! For tests: a database each, fake peers, a fault proxy.

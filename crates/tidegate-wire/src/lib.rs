@@ -1,0 +1,1 @@
+//! The JSON on the wire, shared by the API and the client.

@@ -1,0 +1,1 @@
+//! Claim, run, heartbeat, settle and drain.
