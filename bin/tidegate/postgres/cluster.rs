@@ -63,6 +63,7 @@ impl LocalPostgres {
     pub(crate) fn start(mut wanted: OwnCluster) -> Result<Self, PostgresError> {
         wanted.data_dir = home::make_data_dir(&wanted.data_dir, geteuid().is_root())?;
         let lock = DataDirLock::acquire(&wanted.data_dir)?;
+        home::sweep(&wanted.data_dir)?;
         let existing = match Home::existing(&wanted.data_dir)? {
             Some(old) if wanted.purpose == Purpose::ThrowAway => discard(&wanted, &old)?,
             other => other,

@@ -132,9 +132,8 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Makes an empty home where the account can reach it, and sweeps away what an interrupted attempt left.
+    /// Makes an empty home where the account can reach it.
     pub(crate) fn begin(data_dir: &Path, account: &Account, fallback_base: &Path) -> Result<Self, PostgresError> {
-        sweep(data_dir)?;
         let staging_name = format!("{STAGING_PREFIX}{}", random_name());
         let (base, target) = if account.can_reach(data_dir)? {
             (data_dir, link(data_dir))
@@ -197,7 +196,7 @@ fn fits_socket(dir: &Path) -> bool {
 }
 
 /// Removes what interrupted attempts left in the data directory. The caller holds its lock, so none is at work there.
-fn sweep(data_dir: &Path) -> Result<(), PostgresError> {
+pub(crate) fn sweep(data_dir: &Path) -> Result<(), PostgresError> {
     let entries = std::fs::read_dir(data_dir).map_err(PostgresError::io("reading", data_dir))?;
     for entry in entries.flatten() {
         if is_staging(&entry.file_name()) {
@@ -256,6 +255,7 @@ mod tests {
         let first = Staging::begin(dir.path(), &me(), Path::new("/nonexistent")).unwrap();
         std::fs::create_dir(first.home.data()).unwrap();
         assert_eq!(Home::existing(dir.path()).unwrap(), None);
+        sweep(dir.path()).unwrap();
         let second = Staging::begin(dir.path(), &me(), Path::new("/nonexistent")).unwrap();
         assert!(!first.home.path.exists() && second.home.path.exists());
         let home = second.finish().unwrap();
