@@ -1,5 +1,63 @@
 //! Tidegate: a durable priority task queue and worker system.
 
+mod cli;
+mod commands;
 mod config;
+mod exit;
+mod logging;
+mod roles;
+mod terminal;
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command, Global};
+use config::Config;
+use exit::{Exit, Failure};
+use terminal::{Output, safe};
+
+fn main() -> ExitCode {
+    // One TLS provider for everything in the process; an error means that there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let cli = Cli::parse_from(cli::join_wait(std::env::args_os()));
+    match run(cli) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            let text = failure.to_string();
+            let lines: Vec<_> = text.lines().map(safe).collect();
+            eprintln!("tidegate: {}", lines.join("\n"));
+            failure.exit().into()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<Exit, Failure> {
+    let Cli { global, command } = cli;
+    let mut output = Output::stdout(global.json);
+    match command {
+        Command::Config => commands::config::run(&load(&global)?, &mut output),
+        Command::Completions { shell } => commands::completions::run(shell, &mut output),
+        Command::Openapi => commands::openapi::run(&mut output),
+        Command::Doctor(database) => commands::doctor::run(&global, &database, &mut output),
+        Command::Submit(arguments) => commands::submit::run(&global, arguments, &mut output),
+        Command::Get(arguments) => commands::get::run(&global, &arguments, &mut output),
+        Command::List(arguments) => commands::list::run(&global, &arguments, &mut output),
+        Command::Cancel(arguments) => commands::cancel::run(&global, &arguments, &mut output),
+        Command::Up(arguments) => roles::up(&load(&global)?, &arguments, &mut output),
+        Command::Serve(arguments) => roles::serve(&load(&global)?, &arguments),
+        Command::Worker(arguments) => roles::worker(&load(&global)?, &arguments),
+        Command::Keeper(arguments) => roles::keeper(&load(&global)?, &arguments),
+        Command::Migrate(arguments) => roles::migrate(&load(&global)?, &arguments),
+        Command::DevPostgres(arguments) => roles::dev_postgres(&arguments),
+    }
+}
+
+/// The configuration of a command that runs something.
+fn load(global: &Global) -> Result<Config, Failure> {
+    let mut config = Config::load(&global.config, std::env::vars_os())?;
+    if let Some(format) = global.log_format {
+        config.log.format = format;
+    }
+    Ok(config)
+}
