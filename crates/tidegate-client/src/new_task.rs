@@ -24,13 +24,7 @@ pub struct NewTask {
 impl NewTask {
     /// A task of a kind, with nothing else said.
     pub fn new(kind: impl Into<String>) -> Self {
-        Self {
-            body: SubmitRequest::new(kind),
-            idempotency_key: None,
-            wait: None,
-            budget: None,
-            traceparent: None,
-        }
+        Self { body: SubmitRequest::new(kind), idempotency_key: None, wait: None, budget: None, traceparent: None }
     }
 
     /// The input: anything that can be JSON.
