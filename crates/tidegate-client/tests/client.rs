@@ -1,5 +1,7 @@
 //! The client against a server that says what it is told to.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
 mod fake;
 
 use std::time::Duration;
