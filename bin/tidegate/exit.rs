@@ -42,9 +42,15 @@ pub(crate) enum Failure {
     /// The server or the database could not be reached.
     #[error("{0}")]
     Unreachable(String),
+    /// A call to the server failed.
+    #[error(transparent)]
+    Client(#[from] tidegate_client::Error),
     /// Something went wrong.
     #[error("{0}")]
     Other(String),
+    /// A failure that was explained further and ends with the same code.
+    #[error("{1}")]
+    Explained(Exit, String),
 }
 
 impl Failure {
@@ -53,13 +59,32 @@ impl Failure {
         Self::Other(format!("{what}: {error}"))
     }
 
+    /// A failure in other words.
+    pub(crate) fn with_exit(exit: Exit, text: String) -> Self {
+        Self::Explained(exit, text)
+    }
+
     /// The code it ends with.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Config(_) | Self::OpenToAll(_) => Exit::BadConfig,
             Self::Usage(_) => Exit::Usage,
             Self::Unreachable(_) => Exit::Unreachable,
+            Self::Client(error) => exit_of_call(error),
+            Self::Explained(exit, _) => *exit,
             Self::Other(_) => Exit::Failed,
         }
+    }
+}
+
+/// What a call that failed comes to. A value that the server cannot take was typed here, so it counts as usage.
+fn exit_of_call(error: &tidegate_client::Error) -> Exit {
+    use tidegate_client::Error;
+    match error {
+        Error::Refused(_) => Exit::Refused,
+        Error::Unreachable { .. } | Error::NoAnswer { .. } => Exit::Unreachable,
+        Error::Problem(problem) if matches!(problem.status, 400 | 413 | 415 | 422) => Exit::Usage,
+        Error::Invalid(_) => Exit::Usage,
+        _ => Exit::Failed,
     }
 }

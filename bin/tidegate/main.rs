@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod exit;
 mod logging;
+mod postgres;
 mod roles;
 mod terminal;
 
@@ -14,7 +15,7 @@ use clap::Parser;
 
 use cli::{Cli, Command, Global};
 use config::Config;
-use exit::{Exit, Failure};
+use exit::Failure;
 use terminal::{Output, safe};
 
 fn main() -> ExitCode {
@@ -22,7 +23,7 @@ fn main() -> ExitCode {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = Cli::parse_from(cli::join_wait(std::env::args_os()));
     match run(cli) {
-        Ok(exit) => exit.into(),
+        Ok(code) => code,
         Err(failure) => {
             let text = failure.to_string();
             let lines: Vec<_> = text.lines().map(safe).collect();
@@ -32,14 +33,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> Result<Exit, Failure> {
+fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let Cli { global, command } = cli;
     let mut output = Output::stdout(global.json);
-    match command {
+    let exit = match command {
         Command::Config => commands::config::run(&load(&global)?, &mut output),
         Command::Completions { shell } => commands::completions::run(shell, &mut output),
-        Command::Openapi => commands::openapi::run(&mut output),
-        Command::Doctor(database) => commands::doctor::run(&global, &database, &mut output),
+        Command::Openapi | Command::Doctor(_) => Err(Failure::Other("waits for the API and the store".to_owned())),
         Command::Submit(arguments) => commands::submit::run(&global, arguments, &mut output),
         Command::Get(arguments) => commands::get::run(&global, &arguments, &mut output),
         Command::List(arguments) => commands::list::run(&global, &arguments, &mut output),
@@ -49,8 +49,9 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Worker(arguments) => roles::worker(&load(&global)?, &arguments),
         Command::Keeper(arguments) => roles::keeper(&load(&global)?, &arguments),
         Command::Migrate(arguments) => roles::migrate(&load(&global)?, &arguments),
-        Command::DevPostgres(arguments) => roles::dev_postgres(&arguments),
-    }
+        Command::DevPostgres(arguments) => return roles::dev_postgres(&arguments),
+    }?;
+    Ok(exit.into())
 }
 
 /// The configuration of a command that runs something.

@@ -39,9 +39,15 @@ mod tests {
     #[test]
     fn durations_have_units_and_nonsense_is_refused() {
         let millis = |text| parse(text).map(|duration| duration.as_millis());
-        for (text, expected) in
-            [("250", 250), ("500ms", 500), ("30s", 30_000), ("1.5s", 1_500), ("5m", 300_000), ("2h", 7_200_000), ("1d", 86_400_000)]
-        {
+        for (text, expected) in [
+            ("250", 250),
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("1.5s", 1_500),
+            ("5m", 300_000),
+            ("2h", 7_200_000),
+            ("1d", 86_400_000),
+        ] {
             assert_eq!(millis(text), Ok(expected), "{text}");
         }
         assert_eq!(parse_seconds("10"), Ok(Duration::from_secs(10)));

@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{LogFormat, Secret};
 
-pub(crate) use client::{CancelArgs, Connection, GetArgs, ListArgs, SubmitArgs};
+pub(crate) use client::{AskedPriority, CancelArgs, Connection, GetArgs, ListArgs, SubmitArgs};
 pub(crate) use role::{Database, DevPostgresArgs, KeeperArgs, MigrateArgs, ServeArgs, UpArgs, WorkerArgs};
 pub(crate) use wait::{Wait, join_wait};
 

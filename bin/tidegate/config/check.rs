@@ -108,11 +108,7 @@ impl Check {
         self.range("store.acquire_timeout_ms", store.acquire_timeout_ms, 10..=MINUTE_MS);
         self.range("store.statement_timeout_ms", store.statement_timeout_ms, 100..=10 * MINUTE_MS);
         self.range("store.lock_timeout_ms", store.lock_timeout_ms, 10..=MINUTE_MS);
-        self.range(
-            "store.idle_in_transaction_timeout_ms",
-            store.idle_in_transaction_timeout_ms,
-            10..=MINUTE_MS,
-        );
+        self.range("store.idle_in_transaction_timeout_ms", store.idle_in_transaction_timeout_ms, 10..=MINUTE_MS);
         self.range("store.tcp_user_timeout_ms", store.tcp_user_timeout_ms, 100..=10 * MINUTE_MS);
         self.range("store.batch_max_tasks", store.batch_max_tasks, 1..=10_000);
         self.range("store.batch_max_bytes", store.batch_max_bytes, 1_024..=GIB);

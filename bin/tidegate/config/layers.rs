@@ -205,7 +205,8 @@ mod tests {
             ("TIDEGATE_URL", "no key of the configuration"),
         ];
         let layers = layered(&["[a]\nx = 1\nname = \"n\"\ngone = 1\n[kinds.Hotels]\nslots = 1"], &vars);
-        let expected = "[a]\nx = 7\nname = \"8\"\nlist = [\"p\", \"q\"]\n[kinds.Hotels]\nslots = 1\nurl = \"http://x/\"";
+        let expected =
+            "[a]\nx = 7\nname = \"8\"\nlist = [\"p\", \"q\"]\n[kinds.Hotels]\nslots = 1\nurl = \"http://x/\"";
         assert_eq!(layers.merged, expected.parse::<Table>().unwrap());
         assert_eq!(layers.origin("a.x").as_deref(), Some("environment, TIDEGATE__A__X"));
     }

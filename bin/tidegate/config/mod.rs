@@ -23,9 +23,9 @@ use tidegate_core::{Kind, PeerName, TenantId};
 
 pub(crate) use error::{ConfigError, Problem};
 pub(crate) use kinds::{ExecutorName, HttpTool, KindConfig};
-pub(crate) use listen::{Listen, refuse_open_to_all};
+pub(crate) use listen::{Listen, OpenToAll, refuse_open_to_all};
 pub(crate) use planned::{ClassRule, Cost, Peer, Quarantine, Tenant};
-pub(crate) use secret::SecretUrl;
+pub(crate) use secret::{Secret, SecretUrl};
 pub(crate) use sections::{Keeper, Log, LogFormat, Outbound, Retention, Server, Store, Worker};
 
 /// The defaults, as they are documented.
@@ -152,7 +152,8 @@ mod tests {
 
     #[test]
     fn everything_that_is_wrong_is_said_at_once() {
-        let error = load("[worker]\nslots = 0\nlease_ms = 1", &[("TIDEGATE__RETENTION__PARTITION_MS", "1")]).unwrap_err();
+        let error =
+            load("[worker]\nslots = 0\nlease_ms = 1", &[("TIDEGATE__RETENTION__PARTITION_MS", "1")]).unwrap_err();
         for key in ["worker.slots", "worker.lease_ms", "retention.partition_ms"] {
             assert!(error.contains(key), "{error}");
         }
@@ -169,11 +170,8 @@ mod tests {
         let text = "[store]\nurl = \"postgres://u:s3cret@db/x\"\n[kinds.x]\nexecutor = \"http\"\n\
                     http = { url = \"https://u:s3cret@tool.example/?key=s3cret\", headers = { authorization = \"s3cret\" } }";
         let config = load(text, &[]).unwrap();
-        let printed = [
-            format!("{config:?}"),
-            toml::to_string_pretty(&config).unwrap(),
-            serde_json::to_string(&config).unwrap(),
-        ];
+        let printed =
+            [format!("{config:?}"), toml::to_string_pretty(&config).unwrap(), serde_json::to_string(&config).unwrap()];
         for text in printed {
             assert!(!text.contains("s3cret"), "{text}");
             assert!(text.contains("tool.example"), "{text}");

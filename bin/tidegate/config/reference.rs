@@ -27,7 +27,11 @@ fn keys(value: &serde_json::Value, above: &str, into: &mut BTreeSet<String>) {
             for (key, value) in object {
                 let path = match above {
                     "" => key.clone(),
-                    "kinds" | "tenants" | "peers" | "kinds.*.http.headers" | "tenants.*.classes"
+                    "kinds"
+                    | "tenants"
+                    | "peers"
+                    | "kinds.*.http.headers"
+                    | "tenants.*.classes"
                     | "class_rules.*.when.labels" => format!("{above}.*"),
                     _ => format!("{above}.{key}"),
                 };
@@ -54,9 +58,7 @@ fn every_key_of_the_program_is_in_the_defaults_and_the_other_way_round() {
     keys(&serde_json::to_value(table).unwrap(), "", &mut written);
     // The three classes have the same keys; they are written out once.
     let once = |keys: BTreeSet<String>| -> BTreeSet<String> {
-        keys.into_iter()
-            .map(|key| key.replace(".standard", ".critical").replace(".background", ".critical"))
-            .collect()
+        keys.into_iter().map(|key| key.replace(".standard", ".critical").replace(".background", ".critical")).collect()
     };
     assert_eq!(once(known), once(written));
 }

@@ -38,6 +38,13 @@ impl Serialize for Secret {
     }
 }
 
+impl std::str::FromStr for Secret {
+    type Err = std::convert::Infallible;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
 /// A URL whose password and query are secrets: `Debug`, `Display` and serialisation show the rest. Text that is no
 /// URL is a secret as a whole.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -118,7 +125,10 @@ mod tests {
     #[test]
     fn of_a_url_the_password_and_unknown_query_values_are_hidden() {
         let shown = |text: &str| SecretUrl::from(text.to_owned()).to_string();
-        assert_eq!(shown("postgres://me:pw@db:5432/x?sslmode=require"), "postgres://me:redacted@db:5432/x?sslmode=require");
+        assert_eq!(
+            shown("postgres://me:pw@db:5432/x?sslmode=require"),
+            "postgres://me:redacted@db:5432/x?sslmode=require"
+        );
         assert_eq!(shown("postgres://db/x?password=pw&host=/run"), "postgres://db/x?password=redacted&host=%2Frun");
         assert_eq!(shown("postgres://db/x"), "postgres://db/x");
         assert_eq!(shown("https://tool.example/?key=pw"), "https://tool.example/?key=redacted");
