@@ -40,6 +40,7 @@ pub(crate) struct Cli {
 
 /// What every command takes.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
     /// A configuration file; may be given several times, later ones win.
     #[arg(long, global = true, value_name = "FILE")]
@@ -53,8 +54,8 @@ pub(crate) struct Global {
     /// The API key that client commands use.
     #[arg(long, global = true, value_name = "KEY", env = "TIDEGATE_API_KEY", hide_env_values = true)]
     pub(crate) api_key: Option<Secret>,
-    /// How log lines look; overrides [log] format.
-    #[arg(long, global = true, value_name = "FORMAT")]
+    /// How log lines look: auto, human or json; overrides [log] format.
+    #[arg(long, global = true, value_name = "FORMAT", hide_possible_values = true)]
     pub(crate) log_format: Option<LogFormat>,
 }
 

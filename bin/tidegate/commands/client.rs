@@ -11,7 +11,8 @@ use crate::terminal::Output;
 /// The client that the command line asks for.
 pub(crate) fn connect(global: &Global, connection: &Connection) -> Result<Client, Failure> {
     let mut builder = Client::builder(&global.url);
-    if let Some(key) = &global.api_key {
+    // A variable that is set to nothing is no key.
+    if let Some(key) = global.api_key.as_ref().filter(|key| !key.reveal().is_empty()) {
         builder = builder.key(key.reveal());
     }
     if let Some(tenant) = &connection.tenant {

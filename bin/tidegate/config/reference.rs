@@ -74,3 +74,45 @@ fn every_key_has_a_comment_above_it() {
         commented = line.starts_with("# ");
     }
 }
+
+/// Where the generated part of `docs/configuration.md` begins.
+const MARK: &str = "<!-- From here on generated from config/default.toml: run the tests with TIDEGATE_BLESS=1. -->\n";
+
+/// The keys as tables, one for each section.
+fn tables() -> String {
+    let mut text = String::new();
+    let mut comment: Vec<&str> = Vec::new();
+    // The head of the file explains the file.
+    let (_, sections) = DEFAULTS.split_once("\n\n").unwrap();
+    for line in sections.lines() {
+        if let Some(words) = line.strip_prefix("# ") {
+            comment.push(words);
+            continue;
+        }
+        let words = std::mem::take(&mut comment).join(" ");
+        let key = line.strip_prefix('#').unwrap_or(line);
+        if key.starts_with('[') {
+            text.push_str(&format!("\n## `{key}`\n\n"));
+            if !words.is_empty() {
+                text.push_str(&format!("{words}\n\n"));
+            }
+            text.push_str("| key | default | meaning |\n|---|---|---|\n");
+        } else if let Some((key, value)) = key.split_once(" = ") {
+            let example = if line.starts_with('#') { format!("(as in `{value}`)") } else { format!("`{value}`") };
+            text.push_str(&format!("| `{key}` | {} | {} |\n", example.replace('|', "\\|"), words.replace('|', "\\|")));
+        }
+    }
+    text
+}
+
+#[test]
+fn the_page_about_the_configuration_is_that_of_the_defaults() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (by_hand, generated) = page.split_once(MARK).unwrap();
+    if std::env::var_os("TIDEGATE_BLESS").is_some() {
+        std::fs::write(&path, format!("{by_hand}{MARK}{}", tables())).unwrap();
+        return;
+    }
+    assert_eq!(generated, tables(), "run the tests once with TIDEGATE_BLESS=1");
+}

@@ -1,7 +1,6 @@
 //! One request, one answer: bounded in time and size, never followed elsewhere, never repeated.
 
 use std::error::Error as _;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -69,27 +68,26 @@ impl Client {
 
     fn broken(&self, error: reqwest::Error) -> Error {
         if error.is_builder() {
-            return Error::Invalid(causes(error));
+            return Error::Invalid(cause(error));
         }
         let host = self.host();
         if error.is_connect() {
-            Error::Unreachable { host, cause: causes(error) }
+            Error::Unreachable { host, cause: cause(error) }
         } else {
-            Error::NoAnswer { host, cause: causes(error) }
+            Error::NoAnswer { host, cause: cause(error) }
         }
     }
 }
 
-/// The causes of an error in a line, without its URL: that may hold what a log should not.
-fn causes(error: reqwest::Error) -> String {
+/// The innermost cause of an error, which says what happened; those around it say only that it did. Never its URL: that
+/// may hold what a log should not.
+fn cause(error: reqwest::Error) -> String {
     let error = error.without_url();
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let _ = write!(text, ": {cause}");
-        source = cause.source();
+    let mut innermost: &dyn std::error::Error = &error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
     }
-    text
+    innermost.to_string()
 }
 
 fn refused(status: u16, headers: &HeaderMap, body: &str) -> Error {
