@@ -1,6 +1,8 @@
 //! The rules of ARCHITECTURE.md that a compiler does not check: who may use whom, how long a file may be, and that the
 //! core asks neither the clock nor chance.
 
+#![allow(clippy::unwrap_used)] // All of this file is a test, its helpers too.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
