@@ -1,55 +1,64 @@
 //! Tidegate: a durable priority task queue and worker system.
 
+mod cli;
+mod commands;
+mod config;
+mod exit;
+mod logging;
 mod postgres;
+mod roles;
+mod terminal;
 
-use std::ffi::OsString;
-use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// A stand-in until the command line lands: `dev-postgres --data-dir D -- CMD…` and `up [--data-dir D]`.
-#[tokio::main]
-async fn main() -> ExitCode {
-    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let rest = arguments.iter().position(|a| a == "--").map_or(&[][..], |at| &arguments[at + 1..]);
-    let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1)).cloned();
-    let data_dir = PathBuf::from(value("--data-dir").unwrap_or_else(|| ".tidegate".into()));
-    let pg_bin = value("--pg-bin").map(PathBuf::from);
-    let result = match arguments.first().and_then(|a| a.to_str()) {
-        Some("dev-postgres") => postgres::dev::run(data_dir, pg_bin, rest).await,
-        _ => up(data_dir, pg_bin).await,
-    };
-    match result {
-        Ok(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "tidegate: {error}");
-            ExitCode::FAILURE
+use clap::Parser;
+
+use cli::{Cli, Command, Global};
+use config::Config;
+use exit::Failure;
+use terminal::{Output, safe};
+
+fn main() -> ExitCode {
+    // One TLS provider for everything in the process; an error means that there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let cli = Cli::parse_from(cli::join_wait(std::env::args_os()));
+    match run(cli) {
+        Ok(code) => code,
+        Err(failure) => {
+            let text = failure.to_string();
+            let lines: Vec<_> = text.lines().map(safe).collect();
+            eprintln!("tidegate: {}", lines.join("\n"));
+            failure.exit().into()
         }
     }
 }
 
-async fn up(data_dir: PathBuf, pg_bin: Option<PathBuf>) -> Result<i32, postgres::PostgresError> {
-    use postgres::{LocalPostgres, OwnCluster, PostgresSource};
-    match PostgresSource::choose(std::env::var("DATABASE_URL").ok(), OwnCluster::durable(data_dir, pg_bin)) {
-        PostgresSource::Url(url) => drop(writeln!(std::io::stdout(), "using {url}")),
-        PostgresSource::Own(own) => {
-            let mut postgres = LocalPostgres::start(own)?;
-            let _ = writeln!(
-                std::io::stdout(),
-                "PostgreSQL {} {} pid {:?} adopted {} home {} log {}\n{}\n{}",
-                postgres.version().text,
-                postgres.bin_dir().display(),
-                postgres.pid(),
-                postgres.was_adopted(),
-                postgres.home().display(),
-                postgres.log_path().display(),
-                postgres.url(),
-                postgres.tcp_url()
-            );
-            let _ = tokio::signal::ctrl_c().await;
-            let _ = postgres.revive()?;
-            postgres.stop()?;
-        }
+fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    let Cli { global, command } = cli;
+    let mut output = Output::stdout(global.json);
+    let exit = match command {
+        Command::Config => commands::config::run(&load(&global)?, &mut output),
+        Command::Completions { shell } => commands::completions::run(shell, &mut output),
+        Command::Openapi | Command::Doctor(_) => Err(Failure::Other("waits for the API and the store".to_owned())),
+        Command::Submit(arguments) => commands::submit::run(&global, arguments, &mut output),
+        Command::Get(arguments) => commands::get::run(&global, &arguments, &mut output),
+        Command::List(arguments) => commands::list::run(&global, &arguments, &mut output),
+        Command::Cancel(arguments) => commands::cancel::run(&global, &arguments, &mut output),
+        Command::Up(arguments) => roles::up(&load(&global)?, &arguments, &mut output),
+        Command::Serve(arguments) => roles::serve(&load(&global)?, &arguments),
+        Command::Worker(arguments) => roles::worker(&load(&global)?, &arguments),
+        Command::Keeper(arguments) => roles::keeper(&load(&global)?, &arguments),
+        Command::Migrate(arguments) => roles::migrate(&load(&global)?, &arguments),
+        Command::DevPostgres(arguments) => return roles::dev_postgres(&arguments),
+    }?;
+    Ok(exit.into())
+}
+
+/// The configuration of a command that runs something.
+fn load(global: &Global) -> Result<Config, Failure> {
+    let mut config = Config::load(&global.config, std::env::vars_os())?;
+    if let Some(format) = global.log_format {
+        config.log.format = format;
     }
-    Ok(0)
+    Ok(config)
 }
