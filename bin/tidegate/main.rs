@@ -39,7 +39,8 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let exit = match command {
         Command::Config => commands::config::run(&load(&global)?, &mut output),
         Command::Completions { shell } => commands::completions::run(shell, &mut output),
-        Command::Openapi | Command::Doctor(_) => Err(Failure::Other("waits for the API and the store".to_owned())),
+        Command::Openapi => Err(Failure::Other("waits for the API".to_owned())),
+        Command::Doctor(arguments) => commands::doctor::run(&global, &arguments, &mut output),
         Command::Submit(arguments) => commands::submit::run(&global, arguments, &mut output),
         Command::Get(arguments) => commands::get::run(&global, &arguments, &mut output),
         Command::List(arguments) => commands::list::run(&global, &arguments, &mut output),

@@ -4,6 +4,7 @@ pub(crate) mod cancel;
 mod client;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod doctor;
 pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod submit;

@@ -37,6 +37,7 @@ use std::path::PathBuf;
 
 pub(crate) use cluster::LocalPostgres;
 pub(crate) use error::PostgresError;
+pub(crate) use find::Found;
 
 /// Which Postgres to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
