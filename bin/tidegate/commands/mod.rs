@@ -7,6 +7,7 @@ pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod get;
 pub(crate) mod list;
+pub(crate) mod openapi;
 pub(crate) mod submit;
 mod task_view;
 mod waiting;
