@@ -144,12 +144,10 @@ impl Check {
 
     fn keeper(&mut self, config: &Config) {
         let keeper = &config.keeper;
-        self.range("keeper.expire_interval_ms", keeper.expire_interval_ms, 10..=HOUR_MS);
+        self.range("keeper.sweep_interval_ms", keeper.sweep_interval_ms, 10..=HOUR_MS);
         self.range("keeper.reap_interval_ms", keeper.reap_interval_ms, 10..=HOUR_MS);
-        self.range("keeper.promote_interval_ms", keeper.promote_interval_ms, 10..=HOUR_MS);
         self.range("keeper.audit_interval_ms", keeper.audit_interval_ms, 100..=DAY_MS);
         self.range("keeper.prune_interval_ms", keeper.prune_interval_ms, 100..=DAY_MS);
-        self.range("keeper.batch_max_tasks", keeper.batch_max_tasks, 1..=10_000);
     }
 
     fn retention(&mut self, config: &Config) {

@@ -57,12 +57,10 @@ pub(crate) struct Worker {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Keeper {
-    pub(crate) expire_interval_ms: u64,
+    pub(crate) sweep_interval_ms: u64,
     pub(crate) reap_interval_ms: u64,
-    pub(crate) promote_interval_ms: u64,
     pub(crate) audit_interval_ms: u64,
     pub(crate) prune_interval_ms: u64,
-    pub(crate) batch_max_tasks: u32,
 }
 
 /// `[retention]`: how long what has ended is kept.

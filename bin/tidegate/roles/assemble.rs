@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tidegate_api::{AppState, Settings};
-use tidegate_store::{Admitter, AdmitterOptions, Canceller, Store, StoreOptions};
+use tidegate_keeper::KeeperOptions;
+use tidegate_store::{Admitter, AdmitterOptions, Canceller, Retention, Store, StoreOptions};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -73,6 +74,24 @@ impl Api {
             Err(error) => Err(Failure::other("the server broke off", error)),
         }
     }
+}
+
+/// Keeps the cell until told to stop.
+pub(super) async fn keep(config: &Config, store: &Store, stop: CancellationToken) {
+    let (keeper, retention) = (&config.keeper, &config.retention);
+    let options = KeeperOptions {
+        limits: config.limits.clone(),
+        retention: Retention {
+            finished: ms(retention.finished_ms),
+            refused: ms(retention.refused_ms),
+            partition: ms(retention.partition_ms),
+        },
+        sweep_interval: ms(keeper.sweep_interval_ms),
+        reap_interval: ms(keeper.reap_interval_ms),
+        audit_interval: ms(keeper.audit_interval_ms),
+        prune_interval: ms(keeper.prune_interval_ms),
+    };
+    tidegate_keeper::keep(store.clone(), options, stop).await;
 }
 
 /// Takes the port, before anything slow is done: whoever else has it should be known at once.
