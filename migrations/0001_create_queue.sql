@@ -182,6 +182,7 @@ CREATE TABLE tidegate.task (
     redriven_from uuid,
     payload text NOT NULL,
     -- What happens to it. The counts are those of the attempts that have settled.
+    attempt smallint NOT NULL DEFAULT 0,
     deliveries integer NOT NULL DEFAULT 0,
     failures smallint NOT NULL DEFAULT 0,
     losses smallint NOT NULL DEFAULT 0,

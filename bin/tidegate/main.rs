@@ -1,3 +1,64 @@
 //! Tidegate: a durable priority task queue and worker system.
 
-fn main() {}
+mod cli;
+mod commands;
+mod config;
+mod exit;
+mod logging;
+mod postgres;
+mod roles;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command, Global};
+use config::Config;
+use exit::Failure;
+use terminal::{Output, safe};
+
+fn main() -> ExitCode {
+    // One TLS provider for everything in the process; an error means that there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let cli = Cli::parse_from(cli::join_wait(std::env::args_os()));
+    match run(cli) {
+        Ok(code) => code,
+        Err(failure) => {
+            let text = failure.to_string();
+            let lines: Vec<_> = text.lines().map(safe).collect();
+            eprintln!("tidegate: {}", lines.join("\n"));
+            failure.exit().into()
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    let Cli { global, command } = cli;
+    let mut output = Output::stdout(global.json);
+    let exit = match command {
+        Command::Config => commands::config::run(&load(&global)?, &mut output),
+        Command::Completions { shell } => commands::completions::run(shell, &mut output),
+        Command::Openapi | Command::Doctor(_) => Err(Failure::Other("waits for the API and the store".to_owned())),
+        Command::Submit(arguments) => commands::submit::run(&global, arguments, &mut output),
+        Command::Get(arguments) => commands::get::run(&global, &arguments, &mut output),
+        Command::List(arguments) => commands::list::run(&global, &arguments, &mut output),
+        Command::Cancel(arguments) => commands::cancel::run(&global, &arguments, &mut output),
+        Command::Up(arguments) => roles::up(&load(&global)?, &arguments, &mut output),
+        Command::Serve(arguments) => roles::serve(&load(&global)?, &arguments),
+        Command::Worker(arguments) => roles::worker(&load(&global)?, &arguments),
+        Command::Keeper(arguments) => roles::keeper(&load(&global)?, &arguments),
+        Command::Migrate(arguments) => roles::migrate(&load(&global)?, &arguments),
+        Command::DevPostgres(arguments) => return roles::dev_postgres(&arguments),
+    }?;
+    Ok(exit.into())
+}
+
+/// The configuration of a command that runs something.
+fn load(global: &Global) -> Result<Config, Failure> {
+    let mut config = Config::load(&global.config, std::env::vars_os())?;
+    if let Some(format) = global.log_format {
+        config.log.format = format;
+    }
+    Ok(config)
+}

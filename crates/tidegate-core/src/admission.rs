@@ -37,6 +37,8 @@ pub struct Decision {
     pub rank: i64,
     /// Its instants.
     pub times: Times,
+    /// When this was decided.
+    pub decided: EpochMs,
 }
 
 impl Room {
@@ -49,6 +51,12 @@ impl Room {
             _ => return,
         }
         self.bytes = self.bytes.saturating_add_unsigned(bytes);
+    }
+
+    /// Whether a deferred task whose time has come may go to the queue.
+    pub fn may_promote(&self, limits: &Limits) -> bool {
+        let in_flight = limits.max_in_flight.is_none_or(|limit| self.queued + self.running < i64::from(limit));
+        in_flight && self.queued < i64::from(limits.max_queued)
     }
 
     /// How full the queue is, from 0 to 1.
@@ -65,7 +73,7 @@ pub fn decide(limits: &Limits, room: &Room, submission: &Submission, now: EpochM
     let class = limits.class_of(submission.priority);
     let rank = order::rank(times.not_before.unwrap_or(times.arrived), submission.priority, limits.ageing_step_ms);
     let (status, reason) = place(limits, room, submission, &times, now);
-    Decision { status, reason, class, rank, times }
+    Decision { status, reason, class, rank, times, decided: now }
 }
 
 fn place(

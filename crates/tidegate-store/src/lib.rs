@@ -4,6 +4,34 @@
 //! a pure function in core, and writes the outcome, the counters and the outbox together. Submissions, cancels and
 //! settlements are gathered while the transaction before is committing, so a transaction carries as many as arrived.
 
+mod admit;
+mod audit;
+mod bell;
+mod cancel;
+mod changes;
+mod connection;
+mod directory;
+mod error;
+mod gather;
+mod keep;
+mod ledger;
+mod migrate;
+mod partition;
+mod read;
+mod refusal;
+mod session;
+mod store;
 mod types;
+mod watch;
 
+pub use admit::{Admitter, AdmitterOptions};
+pub use audit::Drift;
+pub use cancel::Canceller;
+pub use connection::StoreOptions;
+pub use error::{AdmitError, StoreError};
+pub use keep::{Due, SWEEP, Swept};
+pub use migrate::{SchemaState, migrate, schema_state};
+pub use partition::{Pruned, Retention};
+pub use session::{Heart, Session, WorkBell};
+pub use store::Store;
 pub use types::*;

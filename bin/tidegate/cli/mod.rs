@@ -1,0 +1,125 @@
+//! The command line: what can be typed.
+
+mod client;
+mod duration;
+mod role;
+mod wait;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{LogFormat, Secret};
+
+pub(crate) use client::{AskedPriority, CancelArgs, Connection, GetArgs, ListArgs, SubmitArgs};
+pub(crate) use role::{Database, DevPostgresArgs, KeeperArgs, MigrateArgs, ServeArgs, UpArgs, WorkerArgs};
+pub(crate) use wait::{Wait, join_wait};
+
+/// Where a server is looked for.
+const DEFAULT_URL: &str = "http://127.0.0.1:8080";
+
+/// The exit codes, as the help shows them.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0   done
+  1   the task ended otherwise, or something went wrong
+  2   the command line is wrong
+  3   refused by admission
+  4   not reachable (the server, or the database)
+  64  the configuration is wrong";
+
+/// A durable priority task queue and worker system on Postgres.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, about, after_help = EXIT_CODES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
+pub(crate) struct Global {
+    /// A configuration file; may be given several times, later ones win.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Vec<PathBuf>,
+    /// Print the server's JSON instead of text for people.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// The server that client commands talk to.
+    #[arg(long, global = true, value_name = "URL", env = "TIDEGATE_URL", default_value = DEFAULT_URL)]
+    pub(crate) url: String,
+    /// The API key that client commands use.
+    #[arg(long, global = true, value_name = "KEY", env = "TIDEGATE_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<Secret>,
+    /// How log lines look: auto, human or json; overrides [log] format.
+    #[arg(long, global = true, value_name = "FORMAT", hide_possible_values = true)]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run everything in one process, on a Postgres of its own unless one is named.
+    Up(UpArgs),
+    /// Run the API (and the keeper).
+    Serve(ServeArgs),
+    /// Run tasks.
+    Worker(WorkerArgs),
+    /// Run the upkeep: expire, reap, promote, prune.
+    Keeper(KeeperArgs),
+    /// Bring the database's schema up to date.
+    Migrate(MigrateArgs),
+    /// Submit a task.
+    Submit(SubmitArgs),
+    /// Show a task.
+    Get(GetArgs),
+    /// List tasks, newest first.
+    List(ListArgs),
+    /// Cancel a task, or all tasks of a token or workflow.
+    Cancel(CancelArgs),
+    /// Print the configuration that is in effect, without its secrets.
+    Config,
+    /// Check that this machine, the database and the server are fit.
+    Doctor(Database),
+    /// Print the completions of a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the OpenAPI document of the API.
+    Openapi,
+    /// Run a command beside a throw-away Postgres whose URL is in DATABASE_URL.
+    #[command(hide = true)]
+    DevPostgres(DevPostgresArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_option_has_a_help_text() {
+        for command in Cli::command().get_subcommands() {
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+            for argument in command.get_arguments() {
+                assert!(argument.get_help().is_some(), "{} {}", command.get_name(), argument.get_id());
+            }
+        }
+    }
+
+    #[test]
+    fn options_may_stand_before_or_after_the_command() {
+        for line in [["tidegate", "--json", "config"], ["tidegate", "config", "--json"]] {
+            assert!(Cli::try_parse_from(line).unwrap().global.json);
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! `tidegate get`.
+
+use super::client::{block_on, connect, show_problem, task_id};
+use super::task_view::show;
+use super::waiting::{exit_of, until_it_ends};
+use crate::cli::{GetArgs, Global};
+use crate::exit::{Exit, Failure};
+use crate::terminal::Output;
+
+/// Prints a task, at its end where that was asked for.
+pub(crate) fn run(global: &Global, arguments: &GetArgs, output: &mut Output) -> Result<Exit, Failure> {
+    let id = task_id(&arguments.id)?;
+    let client = connect(global, &arguments.connection)?;
+    block_on(async {
+        let answer = match arguments.wait {
+            Some(wait) => until_it_ends(&client, id, wait).await,
+            None => client.get(id).await,
+        };
+        let task = answer.map_err(|error| show_problem(error, output))?;
+        show(&task, output)?;
+        // Only who waited for the end asked how it ended.
+        Ok(if arguments.wait.is_some() { exit_of(&task, true) } else { Exit::Done })
+    })
+}

@@ -1,0 +1,11 @@
+//! The commands that do one thing and end.
+
+pub(crate) mod cancel;
+mod client;
+pub(crate) mod completions;
+pub(crate) mod config;
+pub(crate) mod get;
+pub(crate) mod list;
+pub(crate) mod submit;
+mod task_view;
+mod waiting;

@@ -1,0 +1,262 @@
+//! What a type alone cannot say: ranges, and keys that only make sense together.
+
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+
+use tidegate_core::kind_policy::KindPolicy;
+use url::Url;
+
+use super::{Config, ExecutorName, HttpTool, KindConfig, Peer, Tenant};
+
+/// A key and what is wrong with its value.
+type Found = (String, String);
+
+const SECOND_MS: u64 = 1_000;
+const MINUTE_MS: u64 = 60 * SECOND_MS;
+const HOUR_MS: u64 = 60 * MINUTE_MS;
+const DAY_MS: u64 = 24 * HOUR_MS;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// Headers of an HTTP tool that are ours or the connection's.
+const RESERVED_HEADERS: [&str; 13] = [
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "idempotency-key",
+    "traceparent",
+    "transfer-encoding",
+    "upgrade",
+    "x-attempt",
+    "x-budget",
+    "x-deadline-epoch-ms",
+    "x-fence",
+    "x-task-id",
+];
+
+/// Everything that is wrong with a configuration.
+pub(super) fn problems(config: &Config) -> Vec<Found> {
+    let mut check = Check::default();
+    check.server(config);
+    check.store(config);
+    check.worker(config);
+    check.keeper(config);
+    check.retention(config);
+    if let Err(bad) = config.limits.check() {
+        check.found(bad.key, bad.problem);
+    }
+    for (name, kind) in &config.kinds {
+        check.kind(&format!("kinds.{name}"), kind);
+    }
+    for (name, tenant) in &config.tenants {
+        check.tenant(&format!("tenants.{name}"), tenant);
+    }
+    for (name, peer) in &config.peers {
+        check.peer(&format!("peers.{name}"), peer);
+    }
+    check.rules(config);
+    check.found
+}
+
+#[derive(Default)]
+struct Check {
+    found: Vec<Found>,
+}
+
+impl Check {
+    fn found(&mut self, key: impl Into<String>, what: impl Into<String>) {
+        self.found.push((key.into(), what.into()));
+    }
+
+    /// The value must lie in the range.
+    fn range<T: PartialOrd + Display>(&mut self, key: impl Into<String>, value: T, range: RangeInclusive<T>) {
+        if !range.contains(&value) {
+            self.found(key, format!("must be {} to {}, not {value}", range.start(), range.end()));
+        }
+    }
+
+    /// The value must be a number, above 0 and not larger than `most`.
+    fn factor(&mut self, key: impl Into<String>, value: f64, most: f64) {
+        if !(value > 0.0 && value <= most) {
+            self.found(key, format!("must be above 0 and at most {most}, not {value}"));
+        }
+    }
+
+    fn server(&mut self, config: &Config) {
+        let server = &config.server;
+        self.range("server.max_connections", server.max_connections, 1..=1_000_000);
+        self.range("server.header_timeout_ms", server.header_timeout_ms, 100..=10 * MINUTE_MS);
+        self.range("server.body_timeout_ms", server.body_timeout_ms, 100..=HOUR_MS);
+        self.range("server.max_header_bytes", server.max_header_bytes, 8_192..=MIB);
+        self.range("server.max_body_bytes", server.max_body_bytes, 1_024..=GIB);
+        self.range("server.max_payload_bytes", server.max_payload_bytes, 2..=64 * MIB);
+        self.range("server.max_ingest_bytes", server.max_ingest_bytes, 1_024..=64 * GIB);
+        self.range("server.max_wait_ms", server.max_wait_ms, 0..=10 * MINUTE_MS);
+        self.range("server.shutdown_grace_ms", server.shutdown_grace_ms, 0..=HOUR_MS);
+        if server.max_payload_bytes > server.max_body_bytes {
+            self.found("server.max_payload_bytes", "must not be above server.max_body_bytes");
+        }
+        if server.max_body_bytes > server.max_ingest_bytes {
+            self.found("server.max_body_bytes", "must not be above server.max_ingest_bytes");
+        }
+    }
+
+    fn store(&mut self, config: &Config) {
+        let store = &config.store;
+        self.range("store.max_connections", store.max_connections, 2..=1_000);
+        self.range("store.acquire_timeout_ms", store.acquire_timeout_ms, 10..=MINUTE_MS);
+        self.range("store.statement_timeout_ms", store.statement_timeout_ms, 100..=10 * MINUTE_MS);
+        self.range("store.lock_timeout_ms", store.lock_timeout_ms, 10..=MINUTE_MS);
+        self.range("store.idle_in_transaction_timeout_ms", store.idle_in_transaction_timeout_ms, 10..=MINUTE_MS);
+        self.range("store.tcp_user_timeout_ms", store.tcp_user_timeout_ms, 100..=10 * MINUTE_MS);
+        self.range("store.batch_max_tasks", store.batch_max_tasks, 1..=10_000);
+        self.range("store.batch_max_bytes", store.batch_max_bytes, 1_024..=GIB);
+        self.range("store.doorbells_per_second", store.doorbells_per_second, 0..=10_000);
+        self.range("store.poll_interval_ms", store.poll_interval_ms, 10..=MINUTE_MS);
+        if store.lock_timeout_ms <= store.idle_in_transaction_timeout_ms {
+            self.found(
+                "store.lock_timeout_ms",
+                "must be above store.idle_in_transaction_timeout_ms, so that waiters outlive a stopped holder",
+            );
+        }
+        for (key, url) in [("store.url", &store.url), ("store.direct_url", &store.direct_url)] {
+            if url.as_ref().is_some_and(|url| !is_postgres(url.reveal())) {
+                self.found(key, "must begin with postgres:// or postgresql://");
+            }
+        }
+    }
+
+    fn worker(&mut self, config: &Config) {
+        let worker = &config.worker;
+        self.range("worker.slots", worker.slots, 1..=10_000);
+        self.range("worker.lease_ms", worker.lease_ms, 300..=HOUR_MS);
+        self.range("worker.heartbeat_ms", worker.heartbeat_ms, 50..=HOUR_MS);
+        self.range("worker.shutdown_grace_ms", worker.shutdown_grace_ms, 0..=DAY_MS);
+        self.range("worker.cancel_grace_ms", worker.cancel_grace_ms, 0..=HOUR_MS);
+        self.range("worker.settle_reserve_ms", worker.settle_reserve_ms, 0..=MINUTE_MS);
+        self.range("worker.max_result_bytes", worker.max_result_bytes, 2..=64 * MIB);
+        if worker.heartbeat_ms > worker.lease_ms / 3 {
+            self.found("worker.heartbeat_ms", "must be at most a third of worker.lease_ms");
+        }
+        for kind in &worker.kinds {
+            if !config.kinds.contains_key(kind) {
+                self.found("worker.kinds", format!("names {kind}, which is not in [kinds]"));
+            }
+        }
+        self.range("outbound.connect_timeout_ms", config.outbound.connect_timeout_ms, 10..=10 * MINUTE_MS);
+    }
+
+    fn keeper(&mut self, config: &Config) {
+        let keeper = &config.keeper;
+        self.range("keeper.expire_interval_ms", keeper.expire_interval_ms, 10..=HOUR_MS);
+        self.range("keeper.reap_interval_ms", keeper.reap_interval_ms, 10..=HOUR_MS);
+        self.range("keeper.promote_interval_ms", keeper.promote_interval_ms, 10..=HOUR_MS);
+        self.range("keeper.audit_interval_ms", keeper.audit_interval_ms, 100..=DAY_MS);
+        self.range("keeper.prune_interval_ms", keeper.prune_interval_ms, 100..=DAY_MS);
+        self.range("keeper.batch_max_tasks", keeper.batch_max_tasks, 1..=10_000);
+    }
+
+    fn retention(&mut self, config: &Config) {
+        let retention = &config.retention;
+        self.range("retention.finished_ms", retention.finished_ms, MINUTE_MS..=3_650 * DAY_MS);
+        self.range("retention.refused_ms", retention.refused_ms, SECOND_MS..=3_650 * DAY_MS);
+        self.range("retention.idempotency_ms", retention.idempotency_ms, MINUTE_MS..=3_650 * DAY_MS);
+        self.range("retention.partition_ms", retention.partition_ms, MINUTE_MS..=30 * DAY_MS);
+        self.range("quarantine.threshold", config.quarantine.threshold, 1..=1_000_000);
+        self.range("quarantine.window_ms", config.quarantine.window_ms, 1..=30 * DAY_MS);
+        self.range("quarantine.hold_ms", config.quarantine.hold_ms, 1..=3_650 * DAY_MS);
+        self.factor("cost.per_usd", config.cost.per_usd, 1e9);
+    }
+
+    fn kind(&mut self, key: &str, kind: &KindConfig) {
+        let KindPolicy { min_useful_ms, attempt_timeout_ms, max_attempts, cost_overrun, backoff, fanout, .. } =
+            kind.policy();
+        self.range(format!("{key}.min_useful_ms"), min_useful_ms, 0..=30 * DAY_MS);
+        self.range(format!("{key}.attempt_timeout_ms"), attempt_timeout_ms.unwrap_or(1), 1..=30 * DAY_MS);
+        self.range(format!("{key}.max_attempts"), max_attempts, 1..=1_000);
+        self.range(format!("{key}.fanout"), fanout, 0..=10_000);
+        self.factor(format!("{key}.cost_overrun"), cost_overrun, 1e6);
+        if backoff.base_ms > backoff.max_ms {
+            self.found(format!("{key}.backoff.base_ms"), "must not be above max_ms");
+        }
+        let executor_key = format!("{key}.executor");
+        match kind.executor {
+            None => self.found(executor_key, "is missing: echo, sleep, fail or http"),
+            Some(executor) if !executor.is_available() => {
+                let name = executor.as_str();
+                self.found(executor_key, format!("\"{name}\" is not available yet; echo, sleep, fail and http are"));
+            }
+            Some(ExecutorName::Http) => match &kind.http {
+                None => self.found(format!("{key}.http"), "is missing: the executor \"http\" needs http = { url = … }"),
+                Some(tool) => self.tool(&format!("{key}.http"), tool),
+            },
+            Some(_) if kind.http.is_some() => {
+                self.found(format!("{key}.http"), "has no meaning: the executor is not \"http\"");
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn tool(&mut self, key: &str, tool: &HttpTool) {
+        match Url::parse(tool.url.reveal()) {
+            Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => {}
+            _ => self.found(format!("{key}.url"), "must be a URL that begins with http:// or https://"),
+        }
+        for (name, value) in &tool.headers {
+            let lower = name.to_ascii_lowercase();
+            if !is_header_name(name) {
+                self.found(format!("{key}.headers"), format!("{name:?} is not the name of a header"));
+            } else if RESERVED_HEADERS.contains(&lower.as_str()) {
+                self.found(format!("{key}.headers.{name}"), "is set by Tidegate itself");
+            } else if !value.reveal().bytes().all(|byte| byte == b'\t' || (b' '..0x7F).contains(&byte)) {
+                self.found(format!("{key}.headers.{name}"), "may hold only visible ASCII characters and blanks");
+            }
+        }
+    }
+
+    fn tenant(&mut self, key: &str, tenant: &Tenant) {
+        self.factor(format!("{key}.weight"), tenant.weight, 1e6);
+        self.range(format!("{key}.max_priority"), tenant.max_priority, 0..=100);
+    }
+
+    fn peer(&mut self, key: &str, peer: &Peer) {
+        if let Some(aimd) = &peer.aimd {
+            if !(1 <= aimd.min && aimd.min <= aimd.initial && aimd.initial <= aimd.max) {
+                self.found(format!("{key}.aimd"), "must have 1 <= min <= initial <= max");
+            }
+            if !(aimd.backoff > 0.0 && aimd.backoff < 1.0) {
+                self.found(format!("{key}.aimd.backoff"), "must be between 0 and 1");
+            }
+        }
+        if !(0.0..=1.0).contains(&peer.retry_budget.ratio) {
+            self.found(format!("{key}.retry_budget.ratio"), "must be between 0 and 1");
+        }
+        let breaker = &peer.breaker;
+        self.range(format!("{key}.breaker.failures"), breaker.failures, 1..=1_000_000);
+        self.range(format!("{key}.breaker.window_ms"), breaker.window_ms, 1..=DAY_MS);
+        self.range(format!("{key}.breaker.open_ms"), breaker.open_ms, 1..=DAY_MS);
+        self.range(format!("{key}.breaker.probes"), breaker.probes, 1..=1_000);
+        self.range(format!("{key}.max_result_bytes"), peer.max_result_bytes, 2..=64 * MIB);
+    }
+
+    fn rules(&mut self, config: &Config) {
+        for (index, rule) in config.class_rules.iter().enumerate() {
+            let key = format!("class_rules[{index}]");
+            if rule.priority.is_some() == rule.add.is_some() {
+                self.found(&key, "must have either priority or add");
+            }
+            self.range(format!("{key}.priority"), rule.priority.unwrap_or(0), 0..=100);
+            self.range(format!("{key}.add"), rule.add.unwrap_or(0), -100..=100);
+        }
+    }
+}
+
+fn is_postgres(url: &str) -> bool {
+    url.starts_with("postgres://") || url.starts_with("postgresql://")
+}
+
+/// A token as in RFC 9110, section 5.6.2.
+fn is_header_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+}

@@ -1,0 +1,35 @@
+, t AS MATERIALIZED (
+    -- The admitted: records, and a place for each. Appended to ledger.sql. Holds: the cell's row.
+    SELECT d.*, f.class, f.tenant, f.kind, nullif(f.peer, '') AS peer
+    FROM unnest($23::uuid[], $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[], $29::bigint[], $30::bigint[],
+            $31::smallint[], $32::smallint[], $33::bigint[], $34::bigint[], $35::int[], $36::text[], $37::text[], $38::int[], $39::int[],
+            $40::uuid[], $41::text[], $42::text[], $43::text[], $44::text[], $45::text[], $46::text[])
+        AS d(id, flow_id, rank, enqueued_ms, not_before_ms, deadline_ms, min_useful_ms, attempt_timeout_ms,
+            max_attempts, priority, tokens, usd_micros, admission_wait_ms, payload, deferred, depth, fanout,
+            parent_id, cancellation_token, workflow_id, idempotency_key, traceparent, labels, notes)
+    JOIN tidegate.flow f ON f.id = d.flow_id
+), recorded AS (
+    INSERT INTO tidegate.task (id, tenant, kind, peer, class, priority, flow_id, rank, enqueued_ms, not_before_ms, deadline_ms, min_useful_ms,
+        attempt_timeout_ms, max_attempts, depth, fanout, tokens, usd_micros, admission_wait_ms, parent_id, cancellation_token, workflow_id,
+        idempotency_key, traceparent, labels, priority_notes, payload)
+    SELECT id, tenant, kind, peer, class, priority, flow_id, rank, enqueued_ms, not_before_ms, deadline_ms, min_useful_ms,
+        attempt_timeout_ms, max_attempts, depth, fanout, tokens, usd_micros, admission_wait_ms, parent_id, cancellation_token, workflow_id,
+        idempotency_key, traceparent, labels::jsonb, string_to_array(notes, E'\n'), payload
+    FROM t
+), queued AS (
+    INSERT INTO tidegate.ready (flow_id, rank, task_id, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes, max_attempts)
+    SELECT flow_id, rank, id, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, octet_length(payload), max_attempts
+    FROM t WHERE t.deferred IS NULL
+), deferred AS (
+    INSERT INTO tidegate.deferred (task_id, flow_id, rank, eligible_ms, reason, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros,
+        bytes, max_attempts)
+    SELECT id, flow_id, rank, not_before_ms, t.deferred, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros,
+        octet_length(payload), max_attempts
+    FROM t WHERE t.deferred IS NOT NULL
+), keyed AS (
+    INSERT INTO tidegate.idempotency (tenant, key, body_sha256, task_id, expires_ms)
+    SELECT k.tenant, k.key, k.body_sha256, k.task_id, $14::bigint + $51::bigint
+    FROM unnest($47::text[], $48::text[], $49::bytea[], $50::uuid[]) AS k(tenant, key, body_sha256, task_id)
+    ON CONFLICT (tenant, key) DO UPDATE SET body_sha256 = excluded.body_sha256, task_id = excluded.task_id, expires_ms = excluded.expires_ms
+)
+SELECT * FROM ledger

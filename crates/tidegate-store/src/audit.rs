@@ -1,0 +1,70 @@
+//! The auditor: counts the rows and holds them against the counters, and gauges for metrics.
+
+use std::collections::BTreeMap;
+
+use sqlx::Row;
+use tidegate_core::Class;
+
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::types::{ClassGauges, Gauges};
+
+const GAUGES: &str = include_str!("gauges.sql");
+const AUDIT: &str = include_str!("audit.sql");
+/// Undoes what every transaction of ours forbids the planner, since this one reads tables whole.
+const WHOLE_TABLES: &str = "SELECT set_config('enable_seqscan', 'on', true), set_config('enable_hashjoin', 'on', true)";
+
+/// A counter that does not say what the rows say, or a task that is in no place or in two.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drift {
+    /// What is out of step, such as `usage 2 acme` or `flow 17`.
+    pub what: String,
+    /// What the counters say: queued, running, deferred, tokens, money, bytes.
+    pub counted: Vec<i64>,
+    /// What the rows say.
+    pub found: Vec<i64>,
+}
+
+impl Store {
+    /// Numbers for metrics and health.
+    pub async fn gauges(&self) -> Result<Gauges, StoreError> {
+        let rows = self.read(sqlx::query(GAUGES)).await?;
+        let row = rows.first().ok_or_else(|| StoreError::Schema("no gauges".into()))?;
+        let mut classes = Vec::new();
+        for class in Class::ALL {
+            let get = |what: &str| row.try_get::<Option<i64>, _>(format!("{}_{what}", class.as_str()).as_str());
+            let gauges = ClassGauges {
+                queued: get("queued")?.unwrap_or(0),
+                running: get("running")?.unwrap_or(0),
+                deferred: get("deferred")?.unwrap_or(0),
+            };
+            classes.push((class, gauges));
+        }
+        Ok(Gauges {
+            classes,
+            bytes: row.try_get::<Option<i64>, _>("bytes")?.unwrap_or(0),
+            oldest_queued_ms: row.try_get("oldest_queued_ms")?,
+            oldest_due_ms: row.try_get("oldest_due_ms")?,
+            oldest_running_ms: row.try_get("oldest_running_ms")?,
+            sessions: row.try_get("sessions")?,
+            slots: row.try_get("slots")?,
+            leases: row.try_get("leases")?,
+        })
+    }
+
+    /// Holds every counter against the rows it counts. One statement sees one snapshot, in which every transaction has
+    /// moved both or neither, so it needs no lock. Nothing found is the only good answer. It reads the hot tables whole:
+    /// run it seldom.
+    pub async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
+        let mut tx = self.inner_ref().connections.begin(false).await?;
+        tx.call(|conn| sqlx::query(WHOLE_TABLES).execute(conn)).await?;
+        let rows = tx.call(|conn| sqlx::query(AUDIT).fetch_all(conn)).await?;
+        tx.rollback().await;
+        let mut drifts = BTreeMap::new();
+        for row in rows {
+            let what: String = row.try_get("what")?;
+            drifts.insert(what.clone(), Drift { what, counted: row.try_get("counted")?, found: row.try_get("found")? });
+        }
+        Ok(drifts.into_values().collect())
+    }
+}

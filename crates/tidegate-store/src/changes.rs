@@ -1,0 +1,476 @@
+//! Everything that happens to tasks after admission: ends, starts, returns, promotions and cancels, gathered in one
+//! transaction that holds the cell's row, and written together with the counters and the outbox.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use tidegate_core::backoff::BackoffPolicy;
+use tidegate_core::kind_policy::Effects;
+use tidegate_core::settlement::{Ending, Running, Settlement, settle};
+use tidegate_core::submission::Cost;
+use tidegate_core::{EpochMs, Reason, Status, TaskId};
+use uuid::Uuid;
+
+use crate::connection::Tx;
+use crate::directory::FlowKey;
+use crate::error::StoreError;
+use crate::ledger::{Holding, Ledger, Rings};
+use crate::store::StoreInner;
+use crate::types::{Settled, TaskError};
+
+const CHANGES: &str = concat!(include_str!("ledger.sql"), include_str!("changes.sql"));
+const ATTEMPTS: &str = "INSERT INTO tidegate.attempt (task_id, fence, number, worker, started_ms, ended_ms, outcome, reason, \
+    error_type, error_message, error_retryable, result) \
+    SELECT task_id, fence, number, worker, started_ms, $12, outcome, reason, error_type, error_message, error_retryable, result \
+    FROM unnest($1::uuid[], $2::int[], $3::smallint[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::boolean[], $11::text[]) \
+    AS d(task_id, fence, number, worker, started_ms, outcome, reason, error_type, error_message, error_retryable, result) ON CONFLICT DO NOTHING";
+const REQUEST: &str = "WITH d AS MATERIALIZED (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[]) AS d(task_id, session_id, reason, detail)), \
+    asked AS (INSERT INTO tidegate.cancel_request (task_id, session_id, reason, requested_ms) \
+        SELECT task_id, session_id, reason, $5 FROM d ON CONFLICT DO NOTHING) \
+    UPDATE tidegate.task t SET cancel_requested_ms = coalesce(t.cancel_requested_ms, $5), detail = coalesce(t.detail, d.detail) \
+    FROM d WHERE t.id = d.task_id AND t.status IS NULL";
+
+/// A lease that was taken away, and what is known of the attempt it was for.
+#[derive(Debug, Clone)]
+pub(crate) struct Released {
+    pub(crate) id: TaskId,
+    pub(crate) flow: i64,
+    rank: i64,
+    running: Running,
+    deliveries: i32,
+    holding: Holding,
+    delivered_ms: Option<EpochMs>,
+    worker: Option<String>,
+}
+
+impl Released {
+    pub(crate) fn from_row(row: &PgRow) -> Result<Self, StoreError> {
+        let attempt_timeout_ms: Option<i64> = row.try_get("attempt_timeout_ms")?;
+        let cancel: Option<String> = row.try_get("cancel_reason")?;
+        let running = Running {
+            failures: row.try_get::<i16, _>("failures")? as u16,
+            losses: row.try_get::<i16, _>("losses")? as u16,
+            max_attempts: row.try_get::<i16, _>("max_attempts")? as u16,
+            deadline: row.try_get("deadline_ms")?,
+            started: row.try_get("started_ms")?,
+            min_useful_ms: row.try_get::<i64, _>("min_useful_ms")? as u64,
+            attempt_timeout_ms: attempt_timeout_ms.map(|ms| ms as u64),
+            effects: Effects::from_code(row.try_get("effects")?).unwrap_or_default(),
+            cancel: cancel.map(|reason| Reason::parse(&reason).unwrap_or(Reason::CancelRequested)),
+        };
+        Ok(Self {
+            id: TaskId(row.try_get("task_id")?),
+            flow: row.try_get("flow_id")?,
+            rank: row.try_get("rank")?,
+            running,
+            deliveries: row.try_get("deliveries")?,
+            holding: holding_of(row)?,
+            delivered_ms: row.try_get("delivered_ms")?,
+            worker: row.try_get("worker")?,
+        })
+    }
+}
+
+/// What a row holds against the limits.
+pub(crate) fn holding_of(row: &PgRow) -> Result<Holding, StoreError> {
+    let bytes: i32 = row.try_get("bytes")?;
+    Ok(Holding { tokens: row.try_get("tokens")?, usd_micros: row.try_get("usd_micros")?, bytes: i64::from(bytes) })
+}
+
+/// What an attempt left behind.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Leavings {
+    pub(crate) result: Option<String>,
+    pub(crate) error: Option<TaskError>,
+    pub(crate) usage: Option<Cost>,
+}
+
+/// A task that waits in the queue, by its place there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) flow: i64,
+    pub(crate) rank: i64,
+    pub(crate) id: TaskId,
+}
+
+#[derive(Default)]
+struct End {
+    id: Uuid,
+    status: &'static str,
+    reason: Option<&'static str>,
+    attempt: Option<(EpochMs, i32, i16, i16)>,
+    number: Option<i16>,
+    worker: Option<String>,
+    leavings: Leavings,
+    detail: Option<String>,
+    delivered_ms: Option<EpochMs>,
+    acknowledged: bool,
+    cancelled: bool,
+}
+
+struct Return {
+    released: Released,
+    key: FlowKey,
+    eligible: EpochMs,
+    reason: Reason,
+    failures: u16,
+    losses: u16,
+    error: Option<TaskError>,
+}
+
+struct Attempt {
+    released: Released,
+    outcome: &'static str,
+    reason: Option<Reason>,
+    leavings: Leavings,
+}
+
+/// The changes of one transaction.
+#[derive(Default)]
+pub(crate) struct Changes {
+    ledger: Ledger,
+    ends: Vec<End>,
+    unready: Vec<Place>,
+    starts: Vec<(Place, Effects)>,
+    session: Uuid,
+    returns: Vec<Return>,
+    attempts: Vec<Attempt>,
+    undeferred: Vec<Uuid>,
+    promoted: Vec<Uuid>,
+    requests: Vec<(Uuid, Uuid, Reason, Option<String>)>,
+    settled_cancels: Vec<Uuid>,
+}
+
+impl Changes {
+    /// Whether nothing changes.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+            && self.starts.is_empty()
+            && self.returns.is_empty()
+            && self.promoted.is_empty()
+            && self.requests.is_empty()
+    }
+
+    /// An attempt ended: its task ends, or goes back to wait.
+    #[allow(clippy::too_many_arguments, reason = "the facts of one settlement")]
+    pub(crate) fn settle(
+        &mut self,
+        released: Released,
+        key: &FlowKey,
+        ending: Ending,
+        leavings: Leavings,
+        worker: Option<&str>,
+        backoff: BackoffPolicy,
+        now: EpochMs,
+        random: f64,
+    ) -> Settled {
+        let mut released = released;
+        released.worker = worker.map(str::to_owned).or(released.worker);
+        if released.running.cancel.is_some() {
+            self.settled_cancels.push(released.id.0);
+        }
+        match settle(&released.running, ending, backoff, now, random) {
+            Settlement::End { status, reason } => {
+                self.end_running(released, key, ending, status, reason, leavings);
+                Settled::Ended(status)
+            }
+            Settlement::Return { reason, eligible, lane, failures, losses } => {
+                self.ledger.transition(
+                    key,
+                    released.id,
+                    Some(Status::Running),
+                    Status::Deferred,
+                    Some(reason),
+                    released.holding,
+                );
+                let error = leavings.error.clone();
+                self.attempts.push(Attempt {
+                    released: released.clone(),
+                    outcome: outcome_of(ending),
+                    reason: Some(reason),
+                    leavings,
+                });
+                self.returns.push(Return {
+                    released,
+                    key: FlowKey { lane, ..key.clone() },
+                    eligible,
+                    reason,
+                    failures,
+                    losses,
+                    error,
+                });
+                Settled::Returned(reason)
+            }
+        }
+    }
+
+    fn end_running(
+        &mut self,
+        released: Released,
+        key: &FlowKey,
+        ending: Ending,
+        status: Status,
+        reason: Option<Reason>,
+        leavings: Leavings,
+    ) {
+        self.ledger.transition(key, released.id, Some(Status::Running), status, reason, released.holding);
+        let running = &released.running;
+        let failed = matches!(ending, Ending::Failed { .. } | Ending::AttemptTimedOut);
+        let lost = matches!(ending, Ending::Lost);
+        let mut end = End {
+            id: released.id.0,
+            status: status.as_str(),
+            reason: reason.map(Reason::as_str),
+            attempt: Some((
+                running.started,
+                released.deliveries,
+                running.failures as i16 + i16::from(failed),
+                running.losses as i16 + i16::from(lost),
+            )),
+            number: Some(running.failures as i16 + 1),
+            worker: released.worker.clone(),
+            leavings: leavings.clone(),
+            delivered_ms: released.delivered_ms,
+            acknowledged: running.cancel.is_some() && ending == Ending::Cancelled,
+            ..End::default()
+        };
+        if status == Status::Completed {
+            end.leavings.result.get_or_insert_with(|| "null".to_owned());
+        } else if end.leavings.result.take().is_some() {
+            // Too late to be the task's result, but not lost.
+            self.attempts.push(Attempt { released, outcome: "late", reason, leavings });
+        } else if lost {
+            self.attempts.push(Attempt { released, outcome: "lost", reason, leavings });
+        }
+        self.ends.push(end);
+    }
+
+    /// A task that waits in the queue, or is deferred, ends. `in_order` says that it was the next to be taken.
+    #[allow(clippy::too_many_arguments, reason = "the facts of one end")]
+    pub(crate) fn end_waiting(
+        &mut self,
+        place: Place,
+        key: &FlowKey,
+        from: Status,
+        to: Status,
+        reason: Reason,
+        holding: Holding,
+        detail: Option<String>,
+        in_order: bool,
+    ) {
+        self.ledger.transition(key, place.id, Some(from), to, Some(reason), holding);
+        match from {
+            Status::Deferred => self.undeferred.push(place.id.0),
+            _ => {
+                self.unready.push(place);
+                if in_order {
+                    self.ledger.taken_in_order(place.flow, place.rank, place.id);
+                } else {
+                    self.ledger.leaves(place.flow);
+                }
+            }
+        }
+        let cancelled = to == Status::Cancelled;
+        let end = End {
+            id: place.id.0,
+            status: to.as_str(),
+            reason: Some(reason.as_str()),
+            detail,
+            cancelled,
+            ..End::default()
+        };
+        self.ends.push(end);
+    }
+
+    /// A task that was next in its flow starts under a lease of the session.
+    pub(crate) fn start(&mut self, place: Place, key: &FlowKey, holding: Holding, effects: Effects, session: Uuid) {
+        self.ledger.transition(key, place.id, Some(Status::Queued), Status::Running, None, holding);
+        self.ledger.taken_in_order(place.flow, place.rank, place.id);
+        self.starts.push((place, effects));
+        self.session = session;
+    }
+
+    /// A deferred task goes to the queue.
+    pub(crate) fn promote(&mut self, place: Place, key: &FlowKey, holding: Holding) {
+        self.ledger.transition(key, place.id, Some(Status::Deferred), Status::Queued, None, holding);
+        self.ledger.enters(place.flow, place.rank, place.id);
+        self.promoted.push(place.id.0);
+    }
+
+    /// A cancel is asked of a running task.
+    pub(crate) fn request_cancel(&mut self, id: TaskId, session: Uuid, reason: Reason, detail: Option<String>) {
+        self.requests.push((id.0, session, reason, detail));
+    }
+
+    /// Writes everything. Returns whom to ring after the commit.
+    pub(crate) async fn write(self, store: &StoreInner, tx: &mut Tx, now: EpochMs) -> Result<Rings, StoreError> {
+        let row = {
+            let query = self.bind_hot(now, store.process);
+            tx.call(|conn| query.fetch_one(conn)).await?
+        };
+        let rings = self.ledger.close(&row, tx).await?;
+        let (ended, unready, leased): (i64, i64, i64) =
+            (row.try_get("ended")?, row.try_get("unready")?, row.try_get("leased")?);
+        if unready != self.unready.len() as i64 || leased != self.starts.len() as i64 {
+            return Err(StoreError::Busy(sqlx::Error::RowNotFound));
+        }
+        if ended != self.ends.len() as i64 {
+            // The record is gone: someone removed it by hand. Its counters were given back all the same.
+            tracing::error!(missing = self.ends.len() as i64 - ended, "tasks ended that have no record");
+            metrics::counter!("tidegate_records_missing_total")
+                .increment((self.ends.len() as i64 - ended).unsigned_abs());
+        }
+        self.write_rare(store, tx, now).await?;
+        Ok(rings)
+    }
+
+    fn bind_hot(
+        &self,
+        now: EpochMs,
+        process: Uuid,
+    ) -> sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments> {
+        macro_rules! end {
+            (|$end:ident| $value:expr) => {
+                self.ends.iter().map(|$end| $value).collect::<Vec<_>>()
+            };
+        }
+        self.ledger
+            .bind(CHANGES, now, process)
+            .bind(end!(|e| e.id))
+            .bind(end!(|e| e.status))
+            .bind(end!(|e| e.reason))
+            .bind(end!(|e| e.attempt.map(|attempt| attempt.0)))
+            .bind(end!(|e| e.attempt.map(|attempt| attempt.1)))
+            .bind(end!(|e| e.attempt.map(|attempt| attempt.2)))
+            .bind(end!(|e| e.attempt.map(|attempt| attempt.3)))
+            .bind(end!(|e| e.worker.clone()))
+            .bind(end!(|e| e.leavings.result.clone()))
+            .bind(end!(|e| e.leavings.error.as_ref().map(|error| error.kind.clone())))
+            .bind(end!(|e| e.leavings.error.as_ref().map(|error| error.message.clone())))
+            .bind(end!(|e| e.leavings.error.as_ref().map(|error| error.retryable)))
+            .bind(end!(|e| e.leavings.usage.map(|usage| usage.tokens as i64)))
+            .bind(end!(|e| e.leavings.usage.map(|usage| usage.usd_micros as i64)))
+            .bind(end!(|e| e.detail.clone()))
+            .bind(end!(|e| e.delivered_ms))
+            .bind(end!(|e| e.acknowledged))
+            .bind(end!(|e| e.cancelled))
+            .bind(self.unready.iter().map(|place| place.flow).collect::<Vec<_>>())
+            .bind(self.unready.iter().map(|place| place.rank).collect::<Vec<_>>())
+            .bind(self.unready.iter().map(|place| place.id.0).collect::<Vec<_>>())
+            .bind(self.starts.iter().map(|(place, _)| place.flow).collect::<Vec<_>>())
+            .bind(self.starts.iter().map(|(place, _)| place.rank).collect::<Vec<_>>())
+            .bind(self.starts.iter().map(|(place, _)| place.id.0).collect::<Vec<_>>())
+            .bind(self.starts.iter().map(|(_, effects)| effects.code()).collect::<Vec<_>>())
+            .bind(self.session)
+            .bind(end!(|e| e.number))
+    }
+
+    async fn write_rare(&self, store: &StoreInner, tx: &mut Tx, now: EpochMs) -> Result<(), StoreError> {
+        if !self.undeferred.is_empty() {
+            let sql = "DELETE FROM tidegate.deferred WHERE task_id = ANY($1)";
+            tx.call(|conn| sqlx::query(sql).bind(self.undeferred.clone()).execute(conn)).await?;
+        }
+        if !self.promoted.is_empty() {
+            let sql = include_str!("promote.sql");
+            tx.call(|conn| sqlx::query(sql).bind(self.promoted.clone()).execute(conn)).await?;
+        }
+        if !self.returns.is_empty() {
+            self.write_returns(store, tx).await?;
+        }
+        if !self.attempts.is_empty() {
+            self.write_attempts(tx, now).await?;
+        }
+        if !self.requests.is_empty() {
+            let tasks: Vec<Uuid> = self.requests.iter().map(|request| request.0).collect();
+            let sessions: Vec<Uuid> = self.requests.iter().map(|request| request.1).collect();
+            let reasons: Vec<&str> = self.requests.iter().map(|request| request.2.as_str()).collect();
+            let details: Vec<Option<String>> = self.requests.iter().map(|request| request.3.clone()).collect();
+            tx.call(|conn| {
+                sqlx::query(REQUEST).bind(tasks).bind(sessions).bind(reasons).bind(details).bind(now).execute(conn)
+            })
+            .await?;
+        }
+        if !self.settled_cancels.is_empty() {
+            let sql = "DELETE FROM tidegate.cancel_request WHERE task_id = ANY($1)";
+            tx.call(|conn| sqlx::query(sql).bind(self.settled_cancels.clone()).execute(conn)).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_returns(&self, store: &StoreInner, tx: &mut Tx) -> Result<(), StoreError> {
+        let keys: Vec<FlowKey> = self.returns.iter().map(|back| back.key.clone()).collect();
+        let flows = store.directory.resolve_in(tx, &keys).await?;
+        macro_rules! column {
+            (|$back:ident| $value:expr) => {
+                self.returns.iter().map(|$back| $value).collect::<Vec<_>>()
+            };
+        }
+        let query = sqlx::query(include_str!("return.sql"))
+            .bind(column!(|b| b.released.id.0))
+            .bind(flows)
+            .bind(column!(|b| b.released.rank))
+            .bind(column!(|b| b.eligible))
+            .bind(column!(|b| b.reason.as_str()))
+            .bind(column!(|b| b.released.running.deadline))
+            .bind(column!(|b| b.released.running.min_useful_ms as i64))
+            .bind(column!(|b| b.released.running.attempt_timeout_ms.map(|ms| ms as i64)))
+            .bind(column!(|b| b.released.holding.tokens))
+            .bind(column!(|b| b.released.holding.usd_micros))
+            .bind(column!(|b| b.released.holding.bytes as i32))
+            .bind(column!(|b| b.released.deliveries))
+            .bind(column!(|b| b.failures as i16))
+            .bind(column!(|b| b.losses as i16))
+            .bind(column!(|b| b.released.running.max_attempts as i16))
+            .bind(column!(|b| b.released.running.started))
+            .bind(column!(|b| b.released.worker.clone()))
+            .bind(column!(|b| b.error.as_ref().map(|error| error.kind.clone())))
+            .bind(column!(|b| b.error.as_ref().map(|error| error.message.clone())))
+            .bind(column!(|b| b.error.as_ref().map(|error| error.retryable)))
+            .bind(column!(|b| b.released.running.failures as i16 + 1));
+        tx.call(|conn| query.execute(conn)).await?;
+        Ok(())
+    }
+
+    async fn write_attempts(&self, tx: &mut Tx, now: EpochMs) -> Result<(), StoreError> {
+        macro_rules! column {
+            (|$attempt:ident| $value:expr) => {
+                self.attempts.iter().map(|$attempt| $value).collect::<Vec<_>>()
+            };
+        }
+        let query = sqlx::query(ATTEMPTS)
+            .bind(column!(|a| a.released.id.0))
+            .bind(column!(|a| a.released.deliveries))
+            .bind(column!(|a| a.released.running.failures as i16 + 1))
+            .bind(column!(|a| a.released.worker.clone()))
+            .bind(column!(|a| a.released.running.started))
+            .bind(column!(|a| a.outcome))
+            .bind(column!(|a| a.reason.map(Reason::as_str)))
+            .bind(column!(|a| a.leavings.error.as_ref().map(|error| error.kind.clone())))
+            .bind(column!(|a| a.leavings.error.as_ref().map(|error| error.message.clone())))
+            .bind(column!(|a| a.leavings.error.as_ref().map(|error| error.retryable)))
+            .bind(column!(|a| a.leavings.result.clone()))
+            .bind(now);
+        tx.call(|conn| query.execute(conn)).await?;
+        Ok(())
+    }
+}
+
+/// How an attempt that did not end its task is called in the list of attempts.
+fn outcome_of(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Failed { .. } => "failed",
+        Ending::AttemptTimedOut | Ending::DeadlineHit => "timed_out",
+        Ending::Snoozed { .. } => "snoozed",
+        Ending::HandedBack => "handed_back",
+        Ending::Lost => "lost",
+        Ending::Cancelled => "cancelled",
+        Ending::Completed => "late",
+    }
+}
+
+/// The flow that a set of described flows holds, or an error that says the tables are out of step.
+pub(crate) fn flow_of(flows: &HashMap<i64, Arc<FlowKey>>, id: i64) -> Result<Arc<FlowKey>, StoreError> {
+    flows.get(&id).cloned().ok_or_else(|| StoreError::Schema(format!("flow {id} is gone")))
+}

@@ -1,0 +1,271 @@
+//! Connections to Postgres, and the one way to begin a transaction.
+//!
+//! sqlx's own pool is not used for two reasons, both seen in its source: it pings a returned connection with no bound,
+//! so a silently dead socket loses its permit for good; and a `begin()` that is dropped half-way leaves a session
+//! inside a transaction. Here a connection goes back only when its user says that it is clean; one that is dropped for
+//! any other reason is closed, and the server rolls back.
+
+use std::ops::{Deref, DerefMut};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::error::StoreError;
+
+/// How long a connection that waited is taken to be alive without asking.
+const TRUSTED_FOR: Duration = Duration::from_secs(1);
+/// The longest that such a question may take.
+const PING_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How to reach Postgres.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// The URL of the database; may go through PgBouncer in transaction mode.
+    pub url: String,
+    /// A URL that reaches Postgres itself, for LISTEN; `None` is the same URL.
+    pub direct_url: Option<String>,
+    /// Most connections of this process for reads and upkeep; the door, cancels and each worker have one more each.
+    pub connections: u32,
+    /// The longest wait for a connection, new or free.
+    pub connect_timeout: Duration,
+    /// The longest any statement may take.
+    pub statement_timeout: Duration,
+    /// The longest a transaction waits for a lock: longer than a stopped holder is let live.
+    pub lock_timeout: Duration,
+    /// How long a transaction that says nothing is let live.
+    pub idle_in_transaction_timeout: Duration,
+}
+
+impl StoreOptions {
+    /// The defaults for a database.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            direct_url: None,
+            connections: 8,
+            connect_timeout: Duration::from_millis(1_500),
+            statement_timeout: Duration::from_secs(5),
+            lock_timeout: Duration::from_secs(3),
+            idle_in_transaction_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A bounded set of connections.
+#[derive(Clone)]
+pub(crate) struct Connections {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: PgConnectOptions,
+    idle: Mutex<Vec<(PgConnection, Instant)>>,
+    permits: Arc<Semaphore>,
+    settings: Settings,
+}
+
+struct Settings {
+    connect_timeout: Duration,
+    /// A little more than the server's own limit: whoever is cut off by the network still gets an answer.
+    call_timeout: Duration,
+    /// Begins a transaction and limits it.
+    begin: String,
+    /// The same, then locks the cell.
+    begin_locked: String,
+}
+
+impl Connections {
+    /// At most `size` connections. None is opened yet.
+    pub(crate) fn new(options: &StoreOptions, size: u32) -> Result<Self, StoreError> {
+        let begin = begin_sql(options);
+        let settings = Settings {
+            connect_timeout: options.connect_timeout,
+            call_timeout: options.statement_timeout + Duration::from_secs(1),
+            begin_locked: format!("{begin}; SELECT 1 FROM tidegate.cell WHERE id = 1 FOR UPDATE"),
+            begin,
+        };
+        let shared = Shared {
+            options: connect_options(&options.url)?,
+            idle: Mutex::new(Vec::new()),
+            permits: Arc::new(Semaphore::new(size as usize)),
+            settings,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// A connection, free or new.
+    pub(crate) async fn get(&self) -> Result<Conn, StoreError> {
+        let unavailable = |_| StoreError::Unavailable(None);
+        timeout(self.shared.settings.connect_timeout, async {
+            let permit =
+                self.shared.permits.clone().acquire_owned().await.map_err(|_| StoreError::Unavailable(None))?;
+            let idle = self.shared.idle_alive().await;
+            let reused = idle.is_some();
+            let conn = match idle {
+                Some(conn) => conn,
+                None => self.shared.options.connect().await?,
+            };
+            Ok(Conn { conn: Some(conn), shared: self.shared.clone(), reused, _permit: permit })
+        })
+        .await
+        .map_err(unavailable)?
+    }
+
+    /// Begins a transaction with its time-outs; with `lock`, holding the cell's row on return.
+    pub(crate) async fn begin(&self, lock: bool) -> Result<Tx, StoreError> {
+        loop {
+            let mut conn = self.get().await?;
+            let sql = if lock { &self.shared.settings.begin_locked } else { &self.shared.settings.begin };
+            let begun =
+                call(self.shared.settings.call_timeout, conn.execute(sqlx::raw_sql(AssertSqlSafe(sql.as_str())))).await;
+            match begun {
+                Ok(_) => return Ok(Tx { conn, call_timeout: self.shared.settings.call_timeout }),
+                // A connection that waited may have died meanwhile: that says nothing about the database.
+                Err(StoreError::Unavailable(_)) if conn.reused => drop(conn),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The longest that any call is waited for.
+    pub(crate) fn call_timeout(&self) -> Duration {
+        self.shared.settings.call_timeout
+    }
+}
+
+impl Shared {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(PgConnection, Instant)>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection that was used last, if it still answers. One that waited may have died meanwhile.
+    async fn idle_alive(&self) -> Option<PgConnection> {
+        loop {
+            let (mut conn, since) = self.idle().pop()?;
+            if since.elapsed() < TRUSTED_FOR {
+                return Some(conn);
+            }
+            if let Ok(Ok(())) = timeout(PING_TIMEOUT, sqlx::Connection::ping(&mut conn)).await {
+                return Some(conn);
+            }
+        }
+    }
+}
+
+/// A connection that is closed when dropped, unless it was handed back clean.
+pub(crate) struct Conn {
+    conn: Option<PgConnection>,
+    shared: Arc<Shared>,
+    reused: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Conn {
+    /// Hands it back for others to use.
+    pub(crate) fn release(mut self) {
+        if let Some(conn) = self.conn.take() {
+            self.shared.idle().push((conn, Instant::now()));
+        }
+    }
+
+    /// Whether it was used before.
+    pub(crate) fn reused(&self) -> bool {
+        self.reused
+    }
+}
+
+#[allow(clippy::expect_used, reason = "the connection is taken only by release, which consumes the guard")]
+impl Deref for Conn {
+    type Target = PgConnection;
+    fn deref(&self) -> &PgConnection {
+        self.conn.as_ref().expect("held until released")
+    }
+}
+
+#[allow(clippy::expect_used, reason = "the connection is taken only by release, which consumes the guard")]
+impl DerefMut for Conn {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        self.conn.as_mut().expect("held until released")
+    }
+}
+
+/// A transaction. Dropped without a commit, its connection is closed and the server rolls back.
+pub(crate) struct Tx {
+    conn: Conn,
+    call_timeout: Duration,
+}
+
+impl Tx {
+    /// Runs one statement of the transaction.
+    pub(crate) async fn call<'a, T, F>(
+        &'a mut self,
+        statement: impl FnOnce(&'a mut PgConnection) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, sqlx::Error>>,
+    {
+        call(self.call_timeout, statement(&mut self.conn)).await
+    }
+
+    /// Commits. An error other than the server's own refusal means that nobody knows.
+    pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
+        match timeout(self.call_timeout, self.conn.execute("COMMIT")).await {
+            Ok(Ok(_)) => {
+                self.conn.release();
+                Ok(())
+            }
+            Ok(Err(error @ sqlx::Error::Database(_))) => Err(StoreError::from(error)),
+            Ok(Err(error)) => Err(StoreError::OutcomeUnknown(Some(error))),
+            Err(_) => Err(StoreError::OutcomeUnknown(None)),
+        }
+    }
+
+    /// Rolls back and keeps the connection.
+    pub(crate) async fn rollback(mut self) {
+        if call(self.call_timeout, self.conn.execute("ROLLBACK")).await.is_ok() {
+            self.conn.release();
+        }
+    }
+}
+
+/// Waits for a call, but not for ever: a blackholed socket never answers.
+pub(crate) async fn call<T>(
+    limit: Duration,
+    statement: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, StoreError> {
+    match timeout(limit, statement).await {
+        Ok(result) => result.map_err(StoreError::from),
+        Err(_) => Err(StoreError::Unavailable(None)),
+    }
+}
+
+pub(crate) fn connect_options(url: &str) -> Result<PgConnectOptions, StoreError> {
+    let options = PgConnectOptions::from_str(url).map_err(StoreError::BadUrl)?;
+    Ok(options.application_name("tidegate").disable_statement_logging())
+}
+
+/// The statements that begin a transaction. The planner is held to index scans and nested loops with a plan made
+/// once: the hot tables go from empty to a million rows and back between two looks of ANALYZE, and a plan made for
+/// the one is ruin for the other.
+fn begin_sql(options: &StoreOptions) -> String {
+    let ms = |duration: Duration| duration.as_millis().to_string();
+    let settings = [
+        ("idle_in_transaction_session_timeout", ms(options.idle_in_transaction_timeout)),
+        ("statement_timeout", ms(options.statement_timeout)),
+        ("lock_timeout", ms(options.lock_timeout)),
+        ("tcp_user_timeout", "5000".to_owned()),
+        ("synchronous_commit", "on".to_owned()),
+        ("plan_cache_mode", "force_generic_plan".to_owned()),
+        ("enable_seqscan", "off".to_owned()),
+        ("enable_hashjoin", "off".to_owned()),
+        ("enable_mergejoin", "off".to_owned()),
+        ("jit", "off".to_owned()),
+    ];
+    let set: Vec<_> = settings.iter().map(|(name, value)| format!("set_config('{name}', '{value}', true)")).collect();
+    format!("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT {}", set.join(", "))
+}

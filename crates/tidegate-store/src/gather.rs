@@ -1,0 +1,65 @@
+//! Gathering: while one batch is committing, what arrives joins the next. No timer: a lone caller waits for nobody,
+//! and the batch grows exactly as fast as the load.
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// How large a batch may grow, and how much may wait for the next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GatherLimits {
+    /// Most items in a batch.
+    pub(crate) items: usize,
+    /// Most weight in a batch; an item that is heavier goes alone.
+    pub(crate) weight: usize,
+    /// Most items that wait.
+    pub(crate) waiting: usize,
+}
+
+/// Something that can be gathered.
+pub(crate) trait Weighted: Send + 'static {
+    /// Its weight, such as its size in bytes.
+    fn weight(&self) -> usize;
+}
+
+/// What happens to a batch.
+pub(crate) trait Flush<T>: Send + 'static {
+    /// Handles the batch and answers each of its items.
+    fn flush(&mut self, batch: Vec<T>) -> impl Future<Output = ()> + Send;
+}
+
+/// Starts gathering. Ends when every sender is gone, or when `closed` is cancelled and nothing waits any more.
+pub(crate) fn gather<T: Weighted>(
+    limits: GatherLimits,
+    mut flush: impl Flush<T>,
+    closed: CancellationToken,
+) -> mpsc::Sender<T> {
+    let (sender, mut receiver) = mpsc::channel::<T>(limits.waiting);
+    tokio::spawn(async move {
+        let mut left_over = None;
+        loop {
+            let first = match left_over.take() {
+                Some(item) => item,
+                None => tokio::select! {
+                    biased;
+                    item = receiver.recv() => match item { Some(item) => item, None => return },
+                    () = closed.cancelled() => return,
+                },
+            };
+            // Those that are ready to send at this moment get their turn to do so.
+            tokio::task::yield_now().await;
+            let mut weight = first.weight();
+            let mut batch = vec![first];
+            while batch.len() < limits.items {
+                let Ok(item) = receiver.try_recv() else { break };
+                weight += item.weight();
+                if weight > limits.weight {
+                    left_over = Some(item);
+                    break;
+                }
+                batch.push(item);
+            }
+            flush.flush(batch).await;
+        }
+    });
+    sender
+}

@@ -1,0 +1,231 @@
+//! The keeper's statements: expire what waits past its deadline, promote what is due, reap the leases of dead
+//! sessions. Each is a transaction under the cell's row that any number of keepers may try.
+
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use tidegate_core::admission::Room;
+use tidegate_core::backoff::BackoffPolicy;
+use tidegate_core::limits::Limits;
+use tidegate_core::order::{Waiting, doom};
+use tidegate_core::settlement::Ending;
+use tidegate_core::{EpochMs, Status, TaskId};
+
+use crate::bell::Topic;
+use crate::changes::{Changes, Leavings, Place, Released, flow_of, holding_of};
+use crate::connection::Tx;
+use crate::error::StoreError;
+use crate::ledger::Rings;
+use crate::store::Store;
+use crate::types::TaskError;
+
+/// Most tasks that one sweep changes: it holds the cell's row meanwhile.
+pub const SWEEP: usize = 500;
+/// The lease time of a session whose row is gone.
+const UNKNOWN_LEASE: Duration = Duration::from_secs(15);
+
+const DUE: &str = "SELECT tidegate.now_ms() AS now_ms, \
+    (SELECT r.deadline_ms FROM tidegate.ready r WHERE r.deadline_ms > $1 ORDER BY r.deadline_ms LIMIT 1) AS queued_deadline, \
+    (SELECT d.deadline_ms FROM tidegate.deferred d WHERE d.deadline_ms > $1 ORDER BY d.deadline_ms LIMIT 1) AS deferred_deadline, \
+    (SELECT d.eligible_ms FROM tidegate.deferred d WHERE d.eligible_ms > $2 ORDER BY d.eligible_ms LIMIT 1) AS eligible";
+const ANY_LOST: &str = "SELECT EXISTS (SELECT FROM tidegate.lease l WHERE NOT EXISTS \
+    (SELECT FROM tidegate.heartbeat h WHERE h.session_id = l.session_id AND h.expires_ms > (SELECT tidegate.now_ms())))";
+const LATE_QUEUED: &str = "SELECT tidegate.now_ms() AS now_ms, r.* FROM tidegate.ready r \
+    WHERE r.deadline_ms > $1 AND r.deadline_ms <= (SELECT tidegate.now_ms()) ORDER BY r.deadline_ms LIMIT $2";
+const LATE_DEFERRED: &str = "SELECT tidegate.now_ms() AS now_ms, d.* FROM tidegate.deferred d \
+    WHERE d.deadline_ms > $1 AND d.deadline_ms <= (SELECT tidegate.now_ms()) ORDER BY d.deadline_ms LIMIT $2";
+const DUE_DEFERRED: &str = "SELECT tidegate.now_ms() AS now_ms, d.* FROM tidegate.deferred d \
+    WHERE d.eligible_ms <= (SELECT tidegate.now_ms()) ORDER BY d.eligible_ms LIMIT $1";
+const ROOM: &str = include_str!("room.sql");
+
+/// When something is due next, by the database's clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Due {
+    /// The database's clock.
+    pub now: EpochMs,
+    /// The next deadline of a waiting task.
+    pub deadline: Option<EpochMs>,
+    /// The next instant at which a deferred task may run.
+    pub eligible: Option<EpochMs>,
+}
+
+/// How far a keeper has swept: what was due before then is gone, so no sweep walks its dead entries again. Every
+/// deadline that comes in later lies after it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Deadlines up to here.
+    pub deadline: EpochMs,
+}
+
+impl Store {
+    /// When something is due next, seen without a lock.
+    pub async fn due(&self, swept: Swept) -> Result<Due, StoreError> {
+        let rows = self.read(sqlx::query(DUE).bind(swept.deadline).bind(0_i64)).await?;
+        let Some(row) = rows.first() else { return Ok(Due::default()) };
+        let (queued, deferred): (Option<i64>, Option<i64>) =
+            (row.try_get("queued_deadline")?, row.try_get("deferred_deadline")?);
+        Ok(Due {
+            now: row.try_get("now_ms")?,
+            deadline: [queued, deferred].into_iter().flatten().min(),
+            eligible: row.try_get("eligible")?,
+        })
+    }
+
+    /// Ends waiting tasks whose deadline has passed. Returns how many, and how far it swept; fewer than [`SWEEP`] means
+    /// that none is left.
+    pub async fn expire_waiting(&self, swept: Swept) -> Result<(usize, Swept), StoreError> {
+        let mut tx = self.inner_ref().connections.begin(true).await?;
+        let queued =
+            tx.call(|conn| sqlx::query(LATE_QUEUED).bind(swept.deadline).bind(SWEEP as i64).fetch_all(conn)).await?;
+        let deferred =
+            tx.call(|conn| sqlx::query(LATE_DEFERRED).bind(swept.deadline).bind(SWEEP as i64).fetch_all(conn)).await?;
+        let mut changes = Changes::default();
+        let mut now = 0;
+        for (rows, from) in [(&queued, Status::Queued), (&deferred, Status::Deferred)] {
+            for row in rows {
+                now = row.try_get("now_ms")?;
+                self.end_late(row, from, now, &mut changes, &mut tx).await?;
+            }
+        }
+        let count = queued.len() + deferred.len();
+        if changes.is_empty() {
+            tx.rollback().await;
+            return Ok((0, swept));
+        }
+        self.finish(changes, tx, now).await?;
+        let complete = queued.len() < SWEEP && deferred.len() < SWEEP;
+        Ok((count, if complete { Swept { deadline: now } } else { swept }))
+    }
+
+    async fn end_late(
+        &self,
+        row: &PgRow,
+        from: Status,
+        now: EpochMs,
+        changes: &mut Changes,
+        tx: &mut Tx,
+    ) -> Result<(), StoreError> {
+        let place = place_of(row)?;
+        let flows = self.inner_ref().directory.describe(tx, [place.flow].into_iter()).await?;
+        let waiting = waiting_of(row, place)?;
+        if let Some(reason) = doom(&waiting, now) {
+            changes.end_waiting(
+                place,
+                &*flow_of(&flows, place.flow)?,
+                from,
+                Status::Expired,
+                reason,
+                holding_of(row)?,
+                None,
+                false,
+            );
+        }
+        Ok(())
+    }
+
+    /// Moves deferred tasks whose time has come to the queue, as far as it has room; those with too little time left
+    /// end. Returns how many moved or ended; fewer than [`SWEEP`] means that none is left that could.
+    pub async fn promote_due(&self, limits: &Limits) -> Result<usize, StoreError> {
+        let mut tx = self.inner_ref().connections.begin(true).await?;
+        let room_row = tx.call(|conn| sqlx::query(ROOM).fetch_one(conn)).await?;
+        let mut room =
+            Room { queued: room_row.try_get("queued")?, running: room_row.try_get("running")?, ..Room::default() };
+        let rows = tx.call(|conn| sqlx::query(DUE_DEFERRED).bind(SWEEP as i64).fetch_all(conn)).await?;
+        let (mut changes, mut count, mut now) = (Changes::default(), 0, 0);
+        for row in &rows {
+            now = row.try_get("now_ms")?;
+            let place = place_of(row)?;
+            let flows = self.inner_ref().directory.describe(&mut tx, [place.flow].into_iter()).await?;
+            let key = flow_of(&flows, place.flow)?;
+            if let Some(reason) = doom(&waiting_of(row, place)?, now) {
+                changes.end_waiting(
+                    place,
+                    &key,
+                    Status::Deferred,
+                    Status::Expired,
+                    reason,
+                    holding_of(row)?,
+                    None,
+                    false,
+                );
+            } else if room.may_promote(limits) {
+                room.queued += 1;
+                changes.promote(place, &key, holding_of(row)?);
+            } else {
+                continue;
+            }
+            count += 1;
+        }
+        if count == 0 {
+            tx.rollback().await;
+            return Ok(0);
+        }
+        self.finish(changes, tx, now).await?;
+        Ok(count)
+    }
+
+    /// Settles the attempts of sessions that died. Returns how many; fewer than [`SWEEP`] means that none is left.
+    pub async fn reap_lost(&self) -> Result<usize, StoreError> {
+        let any = self.read(sqlx::query(ANY_LOST)).await?;
+        if !any.first().map(|row| row.try_get::<bool, _>(0)).transpose()?.unwrap_or(false) {
+            return Ok(0);
+        }
+        let mut tx = self.inner_ref().connections.begin(true).await?;
+        let sql = include_str!("reap.sql");
+        let rows = tx
+            .call(|conn| sqlx::query(sql).bind(UNKNOWN_LEASE.as_millis() as i64).bind(SWEEP as i64).fetch_all(conn))
+            .await?;
+        let (mut changes, mut now) = (Changes::default(), 0);
+        for row in &rows {
+            now = row.try_get("now_ms")?;
+            let released = Released::from_row(row)?;
+            let flows = self.inner_ref().directory.describe(&mut tx, [released.flow].into_iter()).await?;
+            let key = flow_of(&flows, released.flow)?;
+            let error = TaskError {
+                kind: "worker_lost".into(),
+                message: "the worker's lease ended without a word from it".into(),
+                retryable: true,
+            };
+            let leavings = Leavings { error: Some(error), ..Leavings::default() };
+            changes.settle(released, &key, Ending::Lost, leavings, None, BackoffPolicy::default(), now, 0.0);
+        }
+        if rows.is_empty() {
+            tx.rollback().await;
+            return Ok(0);
+        }
+        self.finish(changes, tx, now).await?;
+        self.inner_ref().bells.ring(Topic::Returned, false);
+        Ok(rows.len())
+    }
+
+    async fn finish(&self, changes: Changes, mut tx: Tx, now: EpochMs) -> Result<(), StoreError> {
+        let written = changes.write(self.inner_ref(), &mut tx, now).await;
+        if let Err(StoreError::Busy(_)) = &written {
+            self.inner_ref().directory.forget();
+        }
+        let Rings { workers, readers } = written?;
+        tx.commit().await?;
+        self.inner_ref().bells.ring(Topic::Work, workers);
+        self.inner_ref().bells.ring(Topic::Ended, readers);
+        Ok(())
+    }
+
+    /// A bell that is rung inside this process when a task came back to wait.
+    pub fn returned_bell(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.inner_ref().bells.hear(Topic::Returned)
+    }
+}
+
+fn place_of(row: &PgRow) -> Result<Place, StoreError> {
+    Ok(Place { flow: row.try_get("flow_id")?, rank: row.try_get("rank")?, id: TaskId(row.try_get("task_id")?) })
+}
+
+fn waiting_of(row: &PgRow, place: Place) -> Result<Waiting, StoreError> {
+    Ok(Waiting {
+        id: place.id,
+        rank: place.rank,
+        deadline: row.try_get("deadline_ms")?,
+        min_useful_ms: row.try_get("min_useful_ms")?,
+    })
+}

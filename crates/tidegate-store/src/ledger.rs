@@ -1,0 +1,249 @@
+//! What a transaction moves: counters, the bounds of flows, and the outbox. Every statement that changes where tasks
+//! stand starts with the same part, `ledger.sql`, and binds it from here.
+
+use std::collections::BTreeMap;
+
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{Postgres, Row};
+use tidegate_core::{Class, EpochMs, Reason, Status, TaskId};
+use uuid::Uuid;
+
+use crate::connection::Tx;
+use crate::directory::FlowKey;
+use crate::error::StoreError;
+
+/// Versions after which a counter row is replaced by the next generation, so that under an old snapshot no look-up
+/// walks more dead rows than this.
+const ROTATE_AFTER: i32 = 1_000;
+
+/// What is counted, signed, for one task or many.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) queued: i64,
+    pub(crate) running: i64,
+    pub(crate) deferred: i64,
+    pub(crate) tokens: i64,
+    pub(crate) usd_micros: i64,
+    pub(crate) bytes: i64,
+}
+
+/// What one task holds while it has not ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Holding {
+    pub(crate) tokens: i64,
+    pub(crate) usd_micros: i64,
+    pub(crate) bytes: i64,
+}
+
+impl Counts {
+    /// What a task that stands at `status` counts: tasks where they stand, bytes until they end, tokens and money only
+    /// while in flight.
+    fn of(status: Status, holding: Holding) -> Self {
+        let in_flight =
+            Self { tokens: holding.tokens, usd_micros: holding.usd_micros, bytes: holding.bytes, ..Self::default() };
+        match status {
+            Status::Queued => Self { queued: 1, ..in_flight },
+            Status::Admitted | Status::Running => Self { running: 1, ..in_flight },
+            Status::Deferred => Self { deferred: 1, bytes: holding.bytes, ..Self::default() },
+            _ => Self::default(),
+        }
+    }
+
+    fn add(&mut self, other: Self, sign: i64) {
+        self.queued += sign * other.queued;
+        self.running += sign * other.running;
+        self.deferred += sign * other.deferred;
+        self.tokens += sign * other.tokens;
+        self.usd_micros += sign * other.usd_micros;
+        self.bytes += sign * other.bytes;
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct FlowMove {
+    queued: i64,
+    low: Option<(i64, Uuid)>,
+    raise: bool,
+}
+
+/// Gathers what a transaction moves.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    usage: BTreeMap<(i16, String), Counts>,
+    flows: BTreeMap<i64, FlowMove>,
+    events: BTreeMap<(String, String, Status, Option<Reason>), Vec<Uuid>>,
+}
+
+/// Whom to ring once the transaction is committed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Rings {
+    /// A worker of another process waits for work.
+    pub(crate) workers: bool,
+    /// A reader of another process waits for an ending.
+    pub(crate) readers: bool,
+}
+
+impl Ledger {
+    /// A task makes a transition: it is counted where it stands now, no more where it stood, and told.
+    pub(crate) fn transition(
+        &mut self,
+        flow: &FlowKey,
+        id: TaskId,
+        from: Option<Status>,
+        to: Status,
+        reason: Option<Reason>,
+        holding: Holding,
+    ) {
+        let mut counts = Counts::of(to, holding);
+        if let Some(from) = from {
+            counts.add(Counts::of(from, holding), -1);
+        }
+        if counts != Counts::default() {
+            self.count(0, "", counts);
+            self.count(1, flow.class.as_str(), counts);
+            self.count(2, &flow.tenant, counts);
+            if !flow.peer.is_empty() {
+                self.count(3, &flow.peer, counts);
+            }
+        }
+        let key = (flow.tenant.clone(), flow.kind.clone(), to, reason);
+        self.events.entry(key).or_default().push(id.0);
+    }
+
+    /// A task came to wait in a flow.
+    pub(crate) fn enters(&mut self, flow: i64, rank: i64, id: TaskId) {
+        let moved = self.flows.entry(flow).or_default();
+        moved.queued += 1;
+        if !moved.raise {
+            moved.low = Some(moved.low.map_or((rank, id.0), |low| low.min((rank, id.0))));
+        }
+    }
+
+    /// A task left a flow out of turn.
+    pub(crate) fn leaves(&mut self, flow: i64) {
+        self.flows.entry(flow).or_default().queued -= 1;
+    }
+
+    /// A task was taken from the front of a flow: nothing waits there at or below it any more.
+    pub(crate) fn taken_in_order(&mut self, flow: i64, rank: i64, id: TaskId) {
+        let moved = self.flows.entry(flow).or_default();
+        moved.queued -= 1;
+        moved.raise = true;
+        moved.low = Some(moved.low.map_or((rank, id.0), |low| low.max((rank, id.0))));
+    }
+
+    fn count(&mut self, scope: i16, key: &str, counts: Counts) {
+        match self.usage.get_mut(&(scope, key.to_owned()) as &(i16, String)) {
+            Some(sum) => sum.add(counts, 1),
+            None => drop(self.usage.insert((scope, key.to_owned()), counts)),
+        }
+    }
+
+    /// Binds the parameters of `ledger.sql`, $1 to $22.
+    pub(crate) fn bind(&self, sql: &'static str, now: EpochMs, process: Uuid) -> Query<'static, Postgres, PgArguments> {
+        let (scopes, keys): (Vec<i16>, Vec<String>) = self.usage.keys().cloned().unzip();
+        let usage = |get: fn(&Counts) -> i64| self.usage.values().map(get).collect::<Vec<_>>();
+        let flows = self.flows.values();
+        let mut first = 1;
+        let (mut ids, mut spans) = (Vec::new(), Vec::new());
+        for tasks in self.events.values() {
+            ids.extend_from_slice(tasks);
+            spans.push((first, first + tasks.len() as i32 - 1));
+            first += tasks.len() as i32;
+        }
+        let event = |get: fn(&(String, String, Status, Option<Reason>)) -> Option<String>| {
+            self.events.keys().map(get).collect::<Vec<_>>()
+        };
+        sqlx::query(sql)
+            .bind(scopes)
+            .bind(keys)
+            .bind(usage(|c| c.queued))
+            .bind(usage(|c| c.running))
+            .bind(usage(|c| c.deferred))
+            .bind(usage(|c| c.tokens))
+            .bind(usage(|c| c.usd_micros))
+            .bind(usage(|c| c.bytes))
+            .bind(self.flows.keys().copied().collect::<Vec<_>>())
+            .bind(flows.clone().map(|f| f.queued).collect::<Vec<_>>())
+            .bind(flows.clone().map(|f| f.low.map(|low| low.0)).collect::<Vec<_>>())
+            .bind(flows.clone().map(|f| f.low.map(|low| low.1)).collect::<Vec<_>>())
+            .bind(flows.map(|f| f.raise).collect::<Vec<_>>())
+            .bind(now)
+            .bind(event(|key| Some(key.0.clone())))
+            .bind(event(|key| Some(key.1.clone())))
+            .bind(event(|key| Some(key.2.as_str().to_owned())))
+            .bind(event(|key| key.3.map(|reason| reason.as_str().to_owned())))
+            .bind(spans.iter().map(|span| span.0).collect::<Vec<_>>())
+            .bind(spans.iter().map(|span| span.1).collect::<Vec<_>>())
+            .bind(ids)
+            .bind(process)
+    }
+
+    /// Checks the row that the statement returned, and replaces counter rows that have had enough versions.
+    pub(crate) async fn close(&self, row: &PgRow, tx: &mut Tx) -> Result<Rings, StoreError> {
+        let (usages, flows): (i64, i64) = (row.try_get("usages")?, row.try_get("flows")?);
+        if usages != self.usage.len() as i64 || flows != self.flows.len() as i64 {
+            // A counter row was pruned since this process last saw it: begin again with what is there.
+            return Err(StoreError::Busy(sqlx::Error::RowNotFound));
+        }
+        if row.try_get::<i32, _>("usage_version")? >= ROTATE_AFTER {
+            let (scopes, keys): (Vec<i16>, Vec<String>) = self.usage.keys().cloned().unzip();
+            let sql = include_str!("rotate_usage.sql");
+            tx.call(|conn| sqlx::query(sql).bind(scopes).bind(keys).bind(ROTATE_AFTER).execute(conn)).await?;
+        }
+        if row.try_get::<i32, _>("flow_version")? >= ROTATE_AFTER {
+            let flows: Vec<i64> = self.flows.keys().copied().collect();
+            let sql = include_str!("rotate_flow.sql");
+            tx.call(|conn| sqlx::query(sql).bind(flows).bind(ROTATE_AFTER).execute(conn)).await?;
+        }
+        Ok(Rings { workers: row.try_get("worker_waits")?, readers: row.try_get("reader_waits")? })
+    }
+}
+
+/// The class that a stored number stands for.
+pub(crate) fn class_of(code: i16) -> Result<Class, StoreError> {
+    Class::from_code(code).ok_or_else(|| StoreError::Schema(format!("class {code}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow() -> FlowKey {
+        FlowKey {
+            class: Class::Standard,
+            tenant: "acme".into(),
+            kind: "echo".into(),
+            peer: "hotels".into(),
+            lane: tidegate_core::Lane::Fresh,
+        }
+    }
+
+    #[test]
+    fn what_goes_in_comes_out_again() {
+        let mut ledger = Ledger::default();
+        let (id, holding) = (TaskId::new(1, [1; 10], 0), Holding { tokens: 5, usd_micros: 7, bytes: 11 });
+        for (from, to) in [
+            (None, Status::Deferred),
+            (Some(Status::Deferred), Status::Queued),
+            (Some(Status::Queued), Status::Running),
+            (Some(Status::Running), Status::Completed),
+        ] {
+            ledger.transition(&flow(), id, from, to, None, holding);
+        }
+        assert_eq!(ledger.usage.len(), 4);
+        assert!(ledger.usage.values().all(|counts| *counts == Counts::default()));
+        assert_eq!(ledger.events.len(), 4);
+    }
+
+    #[test]
+    fn tokens_count_in_flight_only_and_bytes_until_the_end() {
+        let holding = Holding { tokens: 5, usd_micros: 7, bytes: 11 };
+        assert_eq!(Counts::of(Status::Deferred, holding), Counts { deferred: 1, bytes: 11, ..Counts::default() });
+        let queued = Counts { queued: 1, tokens: 5, usd_micros: 7, bytes: 11, ..Counts::default() };
+        assert_eq!(Counts::of(Status::Queued, holding), queued);
+        assert_eq!(Counts::of(Status::Running, holding), Counts { queued: 0, running: 1, ..queued });
+        assert_eq!(Counts::of(Status::Failed, holding), Counts::default());
+    }
+}

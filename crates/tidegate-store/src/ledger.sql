@@ -1,0 +1,47 @@
+-- The first part of every statement that changes where tasks stand: moves the counters and tells the outbox.
+-- Holds: the cell's row. Indexes: primary keys of usage and flow_usage, from the newest generation down.
+WITH usage_moved AS (
+    UPDATE tidegate.usage u
+    SET version = u.version + 1, queued = u.queued + d.queued, running = u.running + d.running, deferred = u.deferred + d.deferred,
+        tokens = u.tokens + d.tokens, usd_micros = u.usd_micros + d.usd_micros, bytes = u.bytes + d.bytes
+    FROM (
+        SELECT d.*, (
+            SELECT g.generation FROM tidegate.usage g
+            WHERE g.scope = d.scope AND g.key = d.key ORDER BY g.scope DESC, g.key DESC, g.generation DESC LIMIT 1
+        ) AS generation
+        FROM unnest($1::smallint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
+            AS d(scope, key, queued, running, deferred, tokens, usd_micros, bytes)
+    ) d
+    WHERE u.scope = d.scope AND u.key = d.key AND u.generation = d.generation
+    RETURNING u.version
+), flow_moved AS (
+    -- A lower bound is lowered by what comes in (raise false), and raised past what was taken in order (raise true).
+    UPDATE tidegate.flow_usage u
+    SET version = u.version + 1, queued = u.queued + d.queued,
+        low_rank = CASE WHEN d.moves THEN d.low_rank ELSE u.low_rank END,
+        low_id = CASE WHEN d.moves THEN d.low_id ELSE u.low_id END
+    FROM (
+        SELECT d.flow_id, d.queued, d.low_rank, d.low_id, c.generation,
+            d.low_rank IS NOT NULL AND (d.raise OR (d.low_rank, d.low_id) < (c.low_rank, c.low_id)) AS moves
+        FROM unnest($9::bigint[], $10::bigint[], $11::bigint[], $12::uuid[], $13::boolean[]) AS d(flow_id, queued, low_rank, low_id, raise)
+        CROSS JOIN LATERAL (
+            SELECT c.generation, c.low_rank, c.low_id FROM tidegate.flow_usage c
+            WHERE c.flow_id = d.flow_id ORDER BY c.flow_id DESC, c.generation DESC LIMIT 1
+        ) c
+    ) d
+    WHERE u.flow_id = d.flow_id AND u.generation = d.generation
+    RETURNING u.version
+), woken AS (
+    INSERT INTO tidegate.active_flow (flow_id)
+    SELECT d.flow_id FROM unnest($9::bigint[], $10::bigint[]) AS d(flow_id, queued) WHERE d.queued > 0
+    ON CONFLICT DO NOTHING
+), told AS (
+    INSERT INTO tidegate.event (at_ms, tenant, kind, status, reason, task_ids)
+    SELECT $14::bigint, e.tenant, e.kind, e.status, e.reason, ($21::uuid[])[e.first:e.last]
+    FROM unnest($15::text[], $16::text[], $17::text[], $18::text[], $19::int[], $20::int[]) AS e(tenant, kind, status, reason, first, last)
+), ledger AS (
+    SELECT (SELECT count(*) FROM usage_moved) AS usages, (SELECT coalesce(max(version), 0) FROM usage_moved) AS usage_version,
+        (SELECT count(*) FROM flow_moved) AS flows, (SELECT coalesce(max(version), 0) FROM flow_moved) AS flow_version,
+        EXISTS (SELECT FROM tidegate.waiting w WHERE w.role = 0 AND w.process <> $22::uuid AND w.until_ms > $14::bigint) AS worker_waits,
+        EXISTS (SELECT FROM tidegate.waiting w WHERE w.role = 1 AND w.process <> $22::uuid AND w.until_ms > $14::bigint) AS reader_waits
+)

@@ -1,0 +1,68 @@
+//! Bringing the tables to this version.
+
+use std::time::Duration;
+
+use sqlx::migrate::Migrator;
+use sqlx::{ConnectOptions, Connection, Executor};
+
+use crate::connection::connect_options;
+use crate::error::StoreError;
+
+static MIGRATOR: Migrator = sqlx::migrate!("../../migrations");
+
+/// The key of the lock that lets one process migrate at a time: "tidegate" in ASCII.
+const LOCK_KEY: i64 = 0x7469_6465_6761_7465;
+/// How long a process waits for another that migrates.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Migrates the database to this version. Any number of processes may do so at once: one works, the others wait for
+/// it and find nothing left to do. The lock ends with its transaction, so it cannot stay behind in a pooled session.
+pub async fn migrate(url: &str) -> Result<(), StoreError> {
+    let options = connect_options(url)?;
+    let mut lock = options.connect().await?;
+    let mut lock = lock.begin().await?;
+    let set = format!("SET LOCAL lock_timeout = {}", LOCK_TIMEOUT.as_millis());
+    (&mut *lock).execute(sqlx::AssertSqlSafe(set)).await?;
+    sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(LOCK_KEY).execute(&mut *lock).await?;
+    let mut conn = options.connect().await?;
+    let mut migrator = Migrator { migrations: MIGRATOR.migrations.clone(), ..Migrator::DEFAULT };
+    migrator.set_locking(false);
+    migrator.run(&mut conn).await.map_err(|error| StoreError::Schema(error.to_string()))?;
+    lock.commit().await?;
+    conn.close().await?;
+    Ok(())
+}
+
+/// How the database's tables stand to this program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SchemaState {
+    /// Nothing of ours is there.
+    Empty,
+    /// Migrations are missing.
+    Behind,
+    /// All migrations that this program knows were applied.
+    Current,
+    /// A newer program migrated it.
+    Ahead,
+}
+
+/// Tells how the database's tables stand to this program, changing nothing.
+pub async fn schema_state(url: &str) -> Result<SchemaState, StoreError> {
+    let mut conn = connect_options(url)?.connect().await?;
+    let there: bool =
+        sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(&mut conn).await?;
+    let applied: Option<i64> = match there {
+        true => {
+            sqlx::query_scalar("SELECT max(version) FROM _sqlx_migrations WHERE success").fetch_one(&mut conn).await?
+        }
+        false => None,
+    };
+    conn.close().await?;
+    let known = MIGRATOR.iter().map(|migration| migration.version).max();
+    Ok(match applied {
+        None => SchemaState::Empty,
+        applied if applied < known => SchemaState::Behind,
+        applied if applied == known => SchemaState::Current,
+        _ => SchemaState::Ahead,
+    })
+}

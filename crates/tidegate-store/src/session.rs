@@ -1,0 +1,540 @@
+//! A worker's session: one boot of one process, its turns (settle and claim in one transaction) and its heartbeat.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use tidegate_core::kind_policy::Effects;
+use tidegate_core::order::{FlowHead, Waiting, choose};
+use tidegate_core::submission::Cost;
+use tidegate_core::{EpochMs, Fence, Kind, PeerName, Status, TaskId, TenantId};
+use uuid::Uuid;
+
+use crate::bell::Topic;
+use crate::changes::{Changes, Leavings, Place, Released, flow_of, holding_of};
+use crate::connection::{Connections, Tx, call};
+use crate::directory::FlowKey;
+use crate::error::StoreError;
+use crate::ledger::Rings;
+use crate::store::{Store, StoreInner};
+use crate::types::{Beat, Claimed, Report, SessionId, SessionSpec, Settled, Turn};
+
+const RELEASE: &str = include_str!("release.sql");
+const LOOK: &str = include_str!("look.sql");
+const ANY_WORK: &str = "SELECT EXISTS (SELECT FROM tidegate.active_flow a JOIN tidegate.flow f ON f.id = a.flow_id AND f.kind = ANY($1) \
+    CROSS JOIN LATERAL (SELECT u.queued FROM tidegate.flow_usage u WHERE u.flow_id = a.flow_id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1) u \
+    WHERE u.queued > 0)";
+const RECORDS: &str = "SELECT t.id, t.payload, t.traceparent, t.depth, t.fanout, t.tokens, t.usd_micros FROM unnest($1::uuid[]) AS d(id) \
+    JOIN tidegate.task t ON t.id = d.id";
+const HELD: &str = "SELECT l.task_id, l.deliveries, l.failures, l.max_attempts, l.deadline_ms, l.attempt_timeout_ms, l.flow_id, tidegate.now_ms() AS now_ms \
+    FROM tidegate.lease l WHERE l.session_id = $1";
+const BEAT: &str = "WITH beat AS ( \
+        UPDATE tidegate.heartbeat SET expires_ms = tidegate.now_ms() + $2 WHERE session_id = $1 AND expires_ms > tidegate.now_ms() RETURNING 1 \
+    ), delivered AS ( \
+        UPDATE tidegate.cancel_request SET delivered_ms = tidegate.now_ms() WHERE session_id = $1 AND delivered_ms IS NULL \
+    ) SELECT EXISTS (SELECT FROM beat), \
+        ARRAY(SELECT c.task_id FROM tidegate.cancel_request c WHERE c.session_id = $1), \
+        ARRAY(SELECT d.task_id FROM unnest($3::uuid[], $4::int[]) AS d(task_id, fence) \
+            WHERE NOT EXISTS (SELECT FROM tidegate.lease l WHERE l.task_id = d.task_id AND l.deliveries = d.fence))";
+
+/// Most flows that one look visits; where there are more, the next look goes on from there.
+const MAX_FLOWS: i32 = 512;
+/// How often a turn that another transaction was in the way of is tried again.
+const MAX_TRIES: u32 = 5;
+/// How often the records of claimed tasks are asked for before the session is given up.
+const MAX_RECORD_TRIES: u32 = 3;
+
+/// A worker's session. Dropping it lets its leases run out; [`Session::close`] ends it at once.
+pub struct Session {
+    store: Arc<StoreInner>,
+    /// Turns have a connection of their own.
+    connections: Connections,
+    heart: Heart,
+    spec: SessionSpec,
+    effects: HashMap<String, Effects>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What this process knows to hold.
+    held: HashSet<(TaskId, Fence)>,
+    /// A transaction broke while committing, or its records could not be read: there may be leases nobody knows of.
+    unsure: bool,
+    /// Where the last look ended.
+    last_flow: i64,
+}
+
+/// The heartbeat of a session, with a connection of its own. Use it from one runtime only.
+#[derive(Clone)]
+pub struct Heart {
+    connections: Connections,
+    session: Uuid,
+    lease: Duration,
+}
+
+impl Store {
+    /// Registers a worker. Its id is new at each call, so a restarted worker never takes a dead one's place.
+    pub async fn open_session(&self, spec: SessionSpec) -> Result<Session, StoreError> {
+        let session = Uuid::now_v7();
+        let kinds: Vec<String> = spec.kinds.iter().map(|(kind, _)| kind.as_str().to_owned()).collect();
+        let open = "WITH s AS (INSERT INTO tidegate.session (id, worker, kinds, slots, lease_ms, started_ms) \
+            VALUES ($1, $2, $3, $4, $5, tidegate.now_ms())) \
+            INSERT INTO tidegate.heartbeat (session_id, expires_ms) VALUES ($1, tidegate.now_ms() + $5)";
+        let connections = Connections::new(self.options(), 1)?;
+        let mut conn = connections.get().await?;
+        let lease_ms = spec.lease.as_millis() as i64;
+        let query = sqlx::query(open)
+            .bind(session)
+            .bind(spec.worker.clone())
+            .bind(kinds)
+            .bind(spec.slots as i32)
+            .bind(lease_ms);
+        call(connections.call_timeout(), query.execute(&mut *conn)).await?;
+        conn.release();
+        let heart = Heart { connections: Connections::new(self.options(), 1)?, session, lease: spec.lease };
+        let effects = spec.kinds.iter().map(|(kind, effects)| (kind.as_str().to_owned(), *effects)).collect();
+        Ok(Session { store: self.inner(), connections, heart, spec, effects, state: Mutex::default() })
+    }
+
+    /// Waits until there may be work to claim: the doorbell rang, or `max` is over. The first call after some time
+    /// returns at once, to look again after having been put on the list of those who wait.
+    pub async fn wait_for_work(&self, bell: &mut WorkBell, max: Duration) {
+        bell.wait(max).await;
+    }
+
+    /// A bell that is rung when there may be work. Rings from now on are heard.
+    pub fn work_bell(&self) -> WorkBell {
+        WorkBell { heard: self.inner().bells.hear(Topic::Work), listed: None, store: self.inner() }
+    }
+
+    /// A bell that is rung when a cancel was asked of some running task.
+    pub fn cancel_bell(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.inner().bells.hear(Topic::Cancel)
+    }
+}
+
+/// How long a process stays on the list of those who wait, and how long it relies on being there.
+const LISTED_FOR: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(7));
+
+/// The doorbell of an idle worker.
+pub struct WorkBell {
+    heard: tokio::sync::watch::Receiver<u64>,
+    listed: Option<Instant>,
+    store: Arc<StoreInner>,
+}
+
+impl WorkBell {
+    /// Waits until there may be work: the bell rang, or `max` is over. The first call returns as soon as this process
+    /// is on the list of those who wait: look once more, for what came before that.
+    pub async fn wait(&mut self, max: Duration) {
+        let listed = self.listed.is_some_and(|at| at.elapsed() < LISTED_FOR.1);
+        if !listed {
+            let now = Instant::now();
+            if self.store.list_waiting(0, LISTED_FOR.0).await.is_ok() {
+                self.listed = Some(now);
+                return;
+            }
+        }
+        let _over = tokio::time::timeout(max, self.heard.changed()).await;
+    }
+}
+
+impl StoreInner {
+    /// Puts this process on the list of those who want a bell rung.
+    pub(crate) async fn list_waiting(&self, role: i16, listed_for: Duration) -> Result<(), StoreError> {
+        let sql = "INSERT INTO tidegate.waiting (process, role, until_ms) VALUES ($1, $2, tidegate.now_ms() + $3) \
+            ON CONFLICT (process, role) DO UPDATE SET until_ms = excluded.until_ms";
+        let mut conn = self.connections.get().await?;
+        let query = sqlx::query(sql).bind(self.process).bind(role).bind(listed_for.as_millis() as i64);
+        call(self.connections.call_timeout(), query.execute(&mut *conn)).await?;
+        conn.release();
+        Ok(())
+    }
+}
+
+/// What a look saw: the heads of flows, and the rows behind them in the same places.
+struct Seen {
+    heads: Vec<FlowHead>,
+    rows: Vec<Vec<PgRow>>,
+}
+
+impl Session {
+    /// The session's id.
+    pub fn id(&self) -> SessionId {
+        SessionId(self.heart.session)
+    }
+
+    /// The heartbeat.
+    pub fn heart(&self) -> Heart {
+        self.heart.clone()
+    }
+
+    /// One transaction that settles what ended and claims at most `want` tasks. Call it again only when it returned.
+    ///
+    /// On an error nothing is known to have been settled: hand the same reports in again. A report whose lease is
+    /// gone by then changes nothing.
+    pub async fn turn(&self, reports: &[Report], want: usize) -> Result<Turn, StoreError> {
+        let mut claimed = if self.state().unsure { self.recover().await? } else { Vec::new() };
+        let want = want.saturating_sub(claimed.len());
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.try_turn(reports, want).await {
+                Ok(mut turn) => {
+                    turn.claimed.append(&mut claimed);
+                    return Ok(turn);
+                }
+                Err(StoreError::Busy(error)) if tries < MAX_TRIES => {
+                    tracing::debug!(%error, "a turn is tried again");
+                    self.store.directory.forget();
+                }
+                Err(error) if !claimed.is_empty() => {
+                    // What was found again must not be lost for a failure that came after.
+                    tracing::warn!(%error, "a turn failed");
+                    return Err(self.forget(claimed, error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn try_turn(&self, reports: &[Report], want: usize) -> Result<Turn, StoreError> {
+        if reports.is_empty() && (want == 0 || !self.any_work().await?) {
+            return Ok(Turn::default());
+        }
+        let began = Instant::now();
+        let mut tx = self.connections.begin(true).await?;
+        let mut changes = Changes::default();
+        let (mut settled, mut now) = (vec![Settled::LeaseLost; reports.len()], None);
+        if !reports.is_empty() {
+            now = self.settle(reports, &mut settled, &mut changes, &mut tx).await?;
+        }
+        let mut claimed = Vec::new();
+        if want > 0 {
+            let (looked_at, tasks) = self.claim(want, &mut changes, &mut tx).await?;
+            now = Some(now.unwrap_or(looked_at));
+            claimed = tasks;
+        }
+        let ended = settled.iter().any(|settled| matches!(settled, Settled::Ended(_)));
+        let (Some(now), false) = (now, changes.is_empty()) else {
+            tx.rollback().await;
+            return Ok(Turn { settled, claimed: Vec::new() });
+        };
+        let rings = changes.write(&self.store, &mut tx, now).await?;
+        self.state().unsure = true;
+        tx.commit().await?;
+        self.ring(rings, ended, &settled);
+        metrics::histogram!("tidegate_turn_seconds").record(began.elapsed().as_secs_f64());
+        metrics::histogram!("tidegate_turn_settled_tasks").record(reports.len() as f64);
+        metrics::histogram!("tidegate_turn_claimed_tasks").record(claimed.len() as f64);
+        let claimed = self.read_records(claimed).await?;
+        let mut state = self.state();
+        for report in reports {
+            state.held.remove(&(report.id, report.fence));
+        }
+        state.held.extend(claimed.iter().map(|task| (task.id, task.fence)));
+        state.unsure = false;
+        Ok(Turn { settled, claimed })
+    }
+
+    fn ring(&self, rings: Rings, ended: bool, settled: &[Settled]) {
+        if ended {
+            self.store.bells.ring(Topic::Ended, rings.readers);
+        }
+        if settled.iter().any(|settled| matches!(settled, Settled::Returned(_))) {
+            self.store.bells.ring(Topic::Returned, false);
+        }
+    }
+
+    /// Whether something waits that this worker runs, seen without a lock.
+    async fn any_work(&self) -> Result<bool, StoreError> {
+        let kinds = self.kinds();
+        let mut conn = self.connections.get().await?;
+        let any =
+            call(self.connections.call_timeout(), sqlx::query_scalar(ANY_WORK).bind(kinds).fetch_one(&mut *conn)).await;
+        match any {
+            Ok(any) => {
+                conn.release();
+                Ok(any)
+            }
+            // The connection may have died while it waited: the transaction will tell.
+            Err(StoreError::Unavailable(_)) if conn.reused() => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn kinds(&self) -> Vec<String> {
+        self.spec.kinds.iter().map(|(kind, _)| kind.as_str().to_owned()).collect()
+    }
+
+    /// Takes the leases of the reports away and decides what becomes of each task.
+    async fn settle(
+        &self,
+        reports: &[Report],
+        settled: &mut [Settled],
+        changes: &mut Changes,
+        tx: &mut Tx,
+    ) -> Result<Option<EpochMs>, StoreError> {
+        let ids: Vec<Uuid> = reports.iter().map(|report| report.id.0).collect();
+        let fences: Vec<i32> = reports.iter().map(|report| i32::try_from(report.fence.0).unwrap_or(-1)).collect();
+        let rows = tx.call(|conn| sqlx::query(RELEASE).bind(ids).bind(fences).fetch_all(conn)).await?;
+        let flow_ids = rows.iter().map(|row| row.try_get("flow_id")).collect::<Result<Vec<i64>, _>>()?;
+        let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
+        let mut now = None;
+        for row in &rows {
+            let n: i64 = row.try_get("n")?;
+            let at: EpochMs = row.try_get("now_ms")?;
+            now = Some(at);
+            let report = &reports[(n - 1) as usize];
+            let released = Released::from_row(row)?;
+            let key = flow_of(&flows, released.flow)?;
+            let leavings = Leavings { result: report.result.clone(), error: report.error.clone(), usage: report.usage };
+            let random = rand::random_range(0.0..1.0);
+            settled[(n - 1) as usize] = changes.settle(
+                released,
+                &key,
+                report.ending,
+                leavings,
+                Some(&self.spec.worker),
+                report.backoff,
+                at,
+                random,
+            );
+        }
+        Ok(now)
+    }
+
+    /// Chooses what to start, and ends what is doomed on the way.
+    async fn claim(
+        &self,
+        want: usize,
+        changes: &mut Changes,
+        tx: &mut Tx,
+    ) -> Result<(EpochMs, Vec<Claimed>), StoreError> {
+        let mut rows = self.look(want, tx).await?;
+        if rows.len() <= 1 && self.state().last_flow != 0 {
+            // The end of the flows was reached: go on from the first.
+            self.state().last_flow = 0;
+            rows = self.look(want, tx).await?;
+        }
+        let first = rows.first().ok_or_else(|| StoreError::Schema("a look returned nothing".into()))?;
+        let now: EpochMs = first.try_get("now_ms")?;
+        if !first.try_get::<bool, _>("alive")? {
+            return Err(StoreError::SessionLost);
+        }
+        self.state().last_flow = first.try_get::<Option<i64>, _>("last_flow")?.unwrap_or(0);
+        let mut flow_ids = Vec::new();
+        for row in &rows {
+            if let Some(id) = row.try_get::<Option<i64>, _>("flow_id")? {
+                flow_ids.push(id);
+            }
+        }
+        let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
+        let seen = seen(rows, &flows)?;
+        let chosen = choose(&seen.heads, want, now);
+        for (flow, task, reason) in chosen.expire {
+            let (head, row) = (&seen.heads[flow], &seen.rows[flow][task]);
+            let place = Place { flow: head.flow, rank: head.tasks[task].rank, id: head.tasks[task].id };
+            changes.end_waiting(
+                place,
+                &*flow_of(&flows, head.flow)?,
+                Status::Queued,
+                Status::Expired,
+                reason,
+                holding_of(row)?,
+                None,
+                true,
+            );
+        }
+        let mut claimed = Vec::with_capacity(chosen.start.len());
+        for (flow, task) in chosen.start {
+            let (head, row) = (&seen.heads[flow], &seen.rows[flow][task]);
+            let key = flow_of(&flows, head.flow)?;
+            let place = Place { flow: head.flow, rank: head.tasks[task].rank, id: head.tasks[task].id };
+            let effects = self.effects.get(&key.kind).copied().unwrap_or_default();
+            changes.start(place, &key, holding_of(row)?, effects, self.heart.session);
+            let deliveries: i32 = row.try_get("deliveries")?;
+            claimed.push(claimed_of(row, place.id, &key, deliveries + 1, now)?);
+        }
+        Ok((now, claimed))
+    }
+
+    async fn look(&self, want: usize, tx: &mut Tx) -> Result<Vec<PgRow>, StoreError> {
+        let (last_flow, kinds, session) = (self.state().last_flow, self.kinds(), self.heart.session);
+        tx.call(|conn| {
+            sqlx::query(LOOK)
+                .bind(session)
+                .bind(kinds)
+                .bind(want as i64)
+                .bind(last_flow)
+                .bind(MAX_FLOWS)
+                .fetch_all(conn)
+        })
+        .await
+    }
+
+    /// Reads the payloads of claimed tasks, outside every lock.
+    async fn read_records(&self, mut claimed: Vec<Claimed>) -> Result<Vec<Claimed>, StoreError> {
+        if claimed.is_empty() {
+            return Ok(claimed);
+        }
+        let ids: Vec<Uuid> = claimed.iter().map(|task| task.id.0).collect();
+        let mut tries = 0;
+        let rows = loop {
+            tries += 1;
+            match self.try_read_records(ids.clone()).await {
+                Ok(rows) => break rows,
+                Err(error) if tries < MAX_RECORD_TRIES && error.is_transient() => {}
+                Err(error) => return Err(error),
+            }
+        };
+        let mut records: HashMap<Uuid, PgRow> = HashMap::with_capacity(rows.len());
+        for row in rows {
+            records.insert(row.try_get(0)?, row);
+        }
+        claimed.retain_mut(|task| {
+            let filled = records.get(&task.id.0).map(|row| fill(task, row));
+            // A record that was removed by hand: its lease runs out.
+            filled.is_some_and(|filled| filled.is_ok())
+        });
+        Ok(claimed)
+    }
+
+    async fn try_read_records(&self, ids: Vec<Uuid>) -> Result<Vec<PgRow>, StoreError> {
+        let mut conn = self.connections.get().await?;
+        let rows = call(self.connections.call_timeout(), sqlx::query(RECORDS).bind(ids).fetch_all(&mut *conn)).await?;
+        conn.release();
+        Ok(rows)
+    }
+
+    /// Finds leases of this session that nobody here knows of, after a commit whose end was not seen.
+    async fn recover(&self) -> Result<Vec<Claimed>, StoreError> {
+        let mut tx = self.connections.begin(true).await?;
+        let rows = tx.call(|conn| sqlx::query(HELD).bind(self.heart.session).fetch_all(conn)).await?;
+        let mut flow_ids = Vec::new();
+        for row in &rows {
+            flow_ids.push(row.try_get::<i64, _>("flow_id")?);
+        }
+        let flows = self.store.directory.describe(&mut tx, flow_ids.into_iter()).await?;
+        tx.rollback().await;
+        let mut found = Vec::new();
+        for row in &rows {
+            let (id, deliveries) = (TaskId(row.try_get("task_id")?), row.try_get::<i32, _>("deliveries")?);
+            if !self.state().held.contains(&(id, Fence(i64::from(deliveries)))) {
+                let key = flow_of(&flows, row.try_get("flow_id")?)?;
+                found.push(claimed_of(row, id, &key, deliveries, row.try_get("now_ms")?)?);
+            }
+        }
+        let found = self.read_records(found).await?;
+        let mut state = self.state();
+        state.held.extend(found.iter().map(|task| (task.id, task.fence)));
+        state.unsure = false;
+        Ok(found)
+    }
+
+    fn forget(&self, claimed: Vec<Claimed>, error: StoreError) -> StoreError {
+        let mut state = self.state();
+        for task in &claimed {
+            state.held.remove(&(task.id, task.fence));
+        }
+        state.unsure = true;
+        error
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the session. What it still holds counts as lost.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        let sql = "WITH h AS (DELETE FROM tidegate.heartbeat WHERE session_id = $1), w AS (DELETE FROM tidegate.waiting WHERE process = $2 AND role = 0) \
+            DELETE FROM tidegate.session WHERE id = $1";
+        let mut conn = self.connections.get().await?;
+        let query = sqlx::query(sql).bind(self.heart.session).bind(self.store.process);
+        call(self.connections.call_timeout(), query.execute(&mut *conn)).await?;
+        conn.release();
+        Ok(())
+    }
+}
+
+impl Heart {
+    /// How long a lease lives after a beat that was sent.
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Keeps the session's leases alive for another lease time, counted by the database from when it gets there, and
+    /// brings back which tasks to cancel and which of the `held` are not the session's any more.
+    pub async fn beat(&self, held: &[(TaskId, Fence)]) -> Result<Beat, StoreError> {
+        let ids: Vec<Uuid> = held.iter().map(|(id, _)| id.0).collect();
+        let fences: Vec<i32> = held.iter().map(|(_, fence)| i32::try_from(fence.0).unwrap_or(-1)).collect();
+        let lease_ms = self.lease.as_millis() as i64;
+        let mut conn = self.connections.get().await?;
+        let query = sqlx::query(BEAT).bind(self.session).bind(lease_ms).bind(ids).bind(fences);
+        let row = call(self.connections.call_timeout(), query.fetch_one(&mut *conn)).await?;
+        conn.release();
+        if !row.try_get::<bool, _>(0)? {
+            return Err(StoreError::SessionLost);
+        }
+        let tasks = |ids: Vec<Uuid>| ids.into_iter().map(TaskId).collect();
+        Ok(Beat { cancel: tasks(row.try_get(1)?), lost: tasks(row.try_get(2)?) })
+    }
+}
+
+fn seen(rows: Vec<PgRow>, flows: &HashMap<i64, Arc<FlowKey>>) -> Result<Seen, StoreError> {
+    let mut seen = Seen { heads: Vec::new(), rows: Vec::new() };
+    for row in rows {
+        let Some(flow) = row.try_get::<Option<i64>, _>("flow_id")? else { continue };
+        let waiting = Waiting {
+            id: TaskId(row.try_get("task_id")?),
+            rank: row.try_get("rank")?,
+            deadline: row.try_get("deadline_ms")?,
+            min_useful_ms: row.try_get("min_useful_ms")?,
+        };
+        if seen.heads.last().is_none_or(|head| head.flow != flow) {
+            let class = flow_of(flows, flow)?.class;
+            seen.heads.push(FlowHead { flow, class, queued: row.try_get("queued")?, tasks: Vec::new() });
+            seen.rows.push(Vec::new());
+        }
+        if let (Some(head), Some(rows)) = (seen.heads.last_mut(), seen.rows.last_mut()) {
+            head.tasks.push(waiting);
+            rows.push(row);
+        }
+    }
+    Ok(seen)
+}
+
+fn claimed_of(row: &PgRow, id: TaskId, key: &FlowKey, deliveries: i32, now: EpochMs) -> Result<Claimed, StoreError> {
+    let bad = |_| StoreError::Schema("a name in a flow".into());
+    let deadline_ms: EpochMs = row.try_get("deadline_ms")?;
+    let attempt_timeout_ms: Option<i64> = row.try_get("attempt_timeout_ms")?;
+    Ok(Claimed {
+        id,
+        tenant: TenantId::parse(&key.tenant).map_err(bad)?,
+        kind: Kind::parse(&key.kind).map_err(bad)?,
+        peer: PeerName::parse(&key.peer).ok(),
+        payload: String::new(),
+        fence: Fence(i64::from(deliveries)),
+        attempt: row.try_get::<i16, _>("failures")? as u32 + 1,
+        max_attempts: row.try_get::<i16, _>("max_attempts")? as u32,
+        remaining: Duration::from_millis(u64::try_from(deadline_ms - now).unwrap_or(0)),
+        deadline_ms,
+        attempt_timeout: attempt_timeout_ms.map(|ms| Duration::from_millis(ms as u64)),
+        traceparent: None,
+        depth: 0,
+        fanout: 0,
+        estimated: Cost::default(),
+    })
+}
+
+fn fill(task: &mut Claimed, row: &PgRow) -> Result<(), sqlx::Error> {
+    task.payload = row.try_get(1)?;
+    task.traceparent = row.try_get(2)?;
+    task.depth = row.try_get::<i32, _>(3)? as u32;
+    task.fanout = row.try_get::<i32, _>(4)? as u32;
+    task.estimated = Cost { tokens: row.try_get::<i64, _>(5)? as u64, usd_micros: row.try_get::<i64, _>(6)? as u64 };
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! The handle to one cell's database, shared by everything in a process.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tidegate_core::TaskId;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use uuid::Uuid;
+
+use crate::bell::Bells;
+use crate::connection::{Connections, StoreOptions, call};
+use crate::directory::Directory;
+use crate::error::StoreError;
+use crate::migrate::{SchemaState, schema_state};
+use crate::watch::Watch;
+
+/// A cell's database. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<StoreInner>,
+    options: Arc<StoreOptions>,
+    watch: Arc<Watch>,
+    _closed: Arc<DropGuard>,
+}
+
+pub(crate) struct StoreInner {
+    /// For reads, upkeep and what is rare.
+    pub(crate) connections: Connections,
+    pub(crate) directory: Directory,
+    pub(crate) bells: Arc<Bells>,
+    /// This process, in the table of those who wait.
+    pub(crate) process: Uuid,
+    /// The number of the cell, in every id.
+    pub(crate) cell: u8,
+    pub(crate) closed: CancellationToken,
+    /// Flows that were empty when last looked at.
+    empty_flows: Mutex<HashSet<i64>>,
+}
+
+impl StoreInner {
+    pub(crate) fn empty_flows(&self) -> std::sync::MutexGuard<'_, HashSet<i64>> {
+        self.empty_flows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Store {
+    /// A handle to the database. Nothing is connected yet but the doorbell's listener, which tries until it succeeds;
+    /// must be called inside a tokio runtime.
+    pub fn open(options: StoreOptions) -> Result<Self, StoreError> {
+        let closed = CancellationToken::new();
+        let direct_url = options.direct_url.clone().unwrap_or_else(|| options.url.clone());
+        let inner = StoreInner {
+            connections: Connections::new(&options, options.connections)?,
+            directory: Directory::default(),
+            bells: Bells::hang(&direct_url, closed.clone())?,
+            process: Uuid::now_v7(),
+            cell: 0,
+            closed: closed.clone(),
+            empty_flows: Mutex::default(),
+        };
+        let inner = Arc::new(inner);
+        let watch = Arc::new(Watch::start(inner.clone()));
+        Ok(Self { inner, options: Arc::new(options), watch, _closed: Arc::new(closed.drop_guard()) })
+    }
+
+    /// A new id for a task that arrives now.
+    pub fn next_id(&self) -> TaskId {
+        // The uuid crate keeps a counter within the millisecond, so ids of one process ascend.
+        let uuid = Uuid::now_v7();
+        let mut random = [0; 10];
+        random.copy_from_slice(&uuid.as_bytes()[6..]);
+        TaskId::new(TaskId(uuid).arrived_ms(), random, self.inner.cell)
+    }
+
+    /// Whether the database answers.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        let mut conn = self.inner.connections.get().await?;
+        call(Duration::from_secs(1), sqlx::query("SELECT 1 FROM tidegate.cell WHERE id = 1").execute(&mut *conn))
+            .await?;
+        conn.release();
+        Ok(())
+    }
+
+    /// How the database's tables stand to this program.
+    pub async fn schema_state(&self) -> Result<SchemaState, StoreError> {
+        schema_state(&self.options.url).await
+    }
+
+    pub(crate) fn inner(&self) -> Arc<StoreInner> {
+        self.inner.clone()
+    }
+
+    pub(crate) fn inner_ref(&self) -> &StoreInner {
+        &self.inner
+    }
+
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    pub(crate) fn options(&self) -> &StoreOptions {
+        &self.options
+    }
+}

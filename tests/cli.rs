@@ -1,0 +1,156 @@
+//! The command line, run as a program against a server that says what it is told to.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+#[path = "../crates/tidegate-client/tests/fake/mod.rs"]
+mod fake;
+
+use std::process::{Output, Stdio};
+
+use fake::{Behaviour, Fake, answer};
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+const ID: &str = "019a0000-0000-7000-8000-000000000000";
+
+fn task(status: &str, payload: &str) -> String {
+    format!(
+        r#"{{"id":"{ID}","kind":"echo","tenant":"default","status":"{status}","reason":null,"detail":null,"priority":50,"class":"standard","priority_notes":[],"attempt":1,"max_attempts":3,"deliveries":1,"fence":1,"enqueued_at":"2026-11-30T08:15:00.000Z","not_before":null,"started_at":null,"finished_at":null,"deadline":"2026-11-30T08:20:00.000Z","remaining_ms":1,"admission_wait_ms":0,"queue_wait_ms":1,"run_ms":null,"queue_position":null,"estimated_start_ms":null,"note":null,"cancel":null,"cost":{{"estimated":{{"tokens":0,"usd_micros":0}},"actual":null}},"peer":null,"worker":null,"progress":null,"payload":{payload},"result":{payload},"error":null,"labels":null,"workflow_id":null,"parent_id":null,"children":[],"cancellation_token":null,"idempotency_key":null,"redriven_from":null,"new_in_later_versions":true}}"#
+    )
+}
+
+fn problem(status: u16, reason: &str, more: &str) -> String {
+    format!(
+        r#"{{"type":"/docs/errors/{reason}","title":"T","status":{status},"detail":"D","reason":"{reason}"{more}}}"#
+    )
+}
+
+fn command(url: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(arguments).env_clear().env("TIDEGATE_URL", url).stdin(Stdio::null());
+    command
+}
+
+async fn run(behaviours: Vec<Behaviour>, arguments: &[&str]) -> (Output, Fake) {
+    let fake = Fake::start(behaviours).await;
+    let output = command(&fake.url(), arguments).output().await.unwrap();
+    (output, fake)
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+#[tokio::test]
+async fn the_exit_code_tells_what_became_of_it() {
+    let accepted = |status| answer("202 Accepted", &[], &task(status, "null"));
+    let read = |status| answer("200 OK", &[], &task(status, "null"));
+    let rejected = format!(r#","task_id":"{ID}","outcome":"REJECTED""#);
+    let full = || answer("503 Service Unavailable", &[], &problem(503, "queue_full", &rejected));
+    let invalid = || answer("422 Unprocessable Content", &[], &problem(422, "invalid_value", ""));
+    let unknown = || answer("404 Not Found", &[], &problem(404, "not_found", ""));
+    let ended = || answer("409 Conflict", &[], &problem(409, "already_ended", ""));
+    for (behaviours, arguments, code) in [
+        (vec![accepted("QUEUED")], vec!["submit", "echo"], 0),
+        (vec![accepted("QUEUED"), read("RUNNING"), read("COMPLETED")], vec!["submit", "echo", "--wait"], 0),
+        (vec![accepted("QUEUED"), read("FAILED")], vec!["submit", "echo", "--wait", "{}"], 1),
+        (vec![accepted("QUEUED"), read("RUNNING")], vec!["submit", "echo", "--wait", "0"], 1),
+        (vec![full()], vec!["submit", "echo"], 3),
+        (vec![invalid()], vec!["submit", "no/name"], 2),
+        (vec![], vec!["submit", "echo", "{a: 1}"], 2),
+        (vec![], vec!["submit"], 2),
+        (vec![Behaviour::Close], vec!["submit", "echo"], 4),
+        (vec![read("FAILED")], vec!["get", ID], 0),
+        (vec![read("FAILED")], vec!["get", ID, "--wait"], 1),
+        (vec![unknown()], vec!["get", ID], 1),
+        (vec![], vec!["get", "no-id"], 2),
+        (vec![read("CANCELLED")], vec!["cancel", ID], 0),
+        (vec![ended()], vec!["cancel", ID], 1),
+        (vec![unknown()], vec!["cancel", "--token", "t"], 1),
+        (vec![], vec!["--config", "/nonexistent.toml", "config"], 64),
+    ] {
+        let (output, _fake) = run(behaviours, &arguments).await;
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
+        assert!(code <= 1 || !output.stderr.is_empty(), "{arguments:?} ended with {code} and said nothing");
+    }
+    let output = command("http://127.0.0.1:1", &["get", ID]).output().await.unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+}
+
+#[tokio::test]
+async fn json_is_the_servers_own() {
+    let body = task("COMPLETED", r#"{"b":1.50,"a":1e400}"#);
+    let (output, _fake) = run(vec![answer("200 OK", &[], &body)], &["get", ID, "--json"]).await;
+    assert_eq!(stdout(&output).trim_end(), body);
+    let refused = problem(429, "tenant_rate", r#","retry_after_ms":1500"#);
+    let (output, _fake) =
+        run(vec![answer("429 Too Many Requests", &[], &refused)], &["submit", "echo", "--json"]).await;
+    assert_eq!(stdout(&output).trim_end(), refused);
+    assert!(stderr(&output).contains("1.5 s"), "{}", stderr(&output));
+}
+
+#[tokio::test]
+async fn text_from_a_payload_cannot_reach_the_terminal_as_an_escape() {
+    let body = task("COMPLETED", "\"\u{9b}31m\u{7f}\u{202e}\"");
+    let (output, _fake) = run(vec![answer("200 OK", &[], &body)], &["get", ID]).await;
+    let shown = stdout(&output);
+    assert!(shown.contains(r#"payload       "\u009b31m\u007f\u202e""#), "{shown}");
+    let hostile = problem(422, "invalid_value", "").replace("\"D\"", "\"\\u001b[2J\\nD\"");
+    let (output, _fake) = run(vec![answer("422 Unprocessable Content", &[], &hostile)], &["submit", "echo"]).await;
+    assert!(!stderr(&output).contains('\u{1b}'), "{}", stderr(&output));
+}
+
+#[tokio::test]
+async fn a_payload_from_standard_input_arrives_as_it_is() {
+    let fake = Fake::start(vec![answer("202 Accepted", &[], &task("QUEUED", "null"))]).await;
+    let mut child = command(&fake.url(), &["submit", "echo", "-", "--priority", "critical", "--label", "a=b"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(br#"{"z": 1.500, "a": 1e400}"#).await.unwrap();
+    assert!(child.wait().await.unwrap().success());
+    let requests = fake.requests();
+    let expected = r#"{"kind":"echo","payload":{"z": 1.500, "a": 1e400},"priority":"critical","labels":{"a":"b"}}"#;
+    assert!(requests[0].ends_with(expected), "{}", requests[0]);
+}
+
+#[tokio::test]
+async fn a_list_is_a_table_whose_end_names_the_next_page() {
+    let page = format!(r#"{{"tasks":[{},{}],"next_cursor":"c2"}}"#, task("QUEUED", "null"), task("FAILED", "null"));
+    let (output, fake) = run(vec![answer("200 OK", &[], &page)], &["list", "--status", "QUEUED", "--limit", "2"]).await;
+    let lines: Vec<_> = stdout(&output).lines().collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(lines[0].starts_with("ID ") && lines[2].contains("FAILED") && lines[2].starts_with(ID), "{lines:?}");
+    assert!(stderr(&output).contains("--cursor c2"));
+    assert!(fake.requests()[0].starts_with("get /v1/tasks?status=queued&limit=2 "), "{}", fake.requests()[0]);
+}
+
+#[tokio::test]
+async fn a_reader_that_leaves_is_not_complained_about() {
+    let mut child = command("http://127.0.0.1:1", &["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().await.unwrap();
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), ""));
+}
+
+#[tokio::test]
+async fn a_wrong_configuration_is_told_with_key_and_origin() {
+    let output = command("http://127.0.0.1:1", &["config"]).env("TIDEGATE__WORKER__SLOTS", "0").output().await.unwrap();
+    assert_eq!(output.status.code(), Some(64));
+    assert!(stderr(&output).contains("worker.slots (environment, TIDEGATE__WORKER__SLOTS): must be 1 to"));
+    let output = command("http://127.0.0.1:1", &["config"])
+        .env("TIDEGATE__STORE__URL", "postgres://me:s3cret@db/x")
+        .output()
+        .await
+        .unwrap();
+    assert!(stdout(&output).contains("postgres://me:redacted@db/x") && !stdout(&output).contains("s3cret"));
+}
