@@ -125,7 +125,7 @@ async fn a_failure_is_retried_until_its_attempts_are_used_up() {
 async fn a_result_after_the_deadline_is_kept_on_the_attempt() {
     let cell = Cell::new().await;
     let mut submission = cell.submission();
-    submission.timing = Timing { timeout_ms: Some(150), ..Timing::default() };
+    submission.timing = Timing { timeout_ms: Some(1_000), ..Timing::default() };
     let id = cell.add(submission).await;
     let session = cell.session(4).await;
     let task = cell.claim(&session).await;
@@ -141,11 +141,11 @@ async fn a_result_after_the_deadline_is_kept_on_the_attempt() {
 async fn doomed_work_is_ended_by_the_claim_itself() {
     let cell = Cell::new().await;
     let mut submission = cell.submission();
-    submission.min_useful_ms = 250;
-    submission.timing = Timing { timeout_ms: Some(300), ..Timing::default() };
+    submission.min_useful_ms = 1_000;
+    submission.timing = Timing { timeout_ms: Some(1_500), ..Timing::default() };
     let id = cell.add(submission).await;
     let fine = cell.add(cell.submission()).await;
-    tokio::time::sleep(Duration::from_millis(80)).await;
+    tokio::time::sleep(Duration::from_millis(600)).await;
     let session = cell.session(4).await;
     let turn = session.turn(&[], 4).await.unwrap();
     assert_eq!(turn.claimed.iter().map(|task| task.id).collect::<Vec<_>>(), [fine]);
@@ -157,13 +157,17 @@ async fn doomed_work_is_ended_by_the_claim_itself() {
 async fn a_delayed_task_waits_for_its_time() {
     let cell = Cell::new().await;
     let mut submission = cell.submission();
-    submission.timing = Timing { start: Start::After(60), ..Timing::default() };
+    submission.timing = Timing { start: Start::After(1_500), ..Timing::default() };
     let id = cell.add(submission).await;
     assert_eq!(cell.status(id).await, (Status::Deferred, Some(Reason::Scheduled)));
     assert_eq!(cell.store.promote_due(&Default::default()).await.unwrap(), 0);
-    tokio::time::sleep(Duration::from_millis(70)).await;
-    assert_eq!(cell.store.promote_due(&Default::default()).await.unwrap(), 1);
-    assert_eq!(cell.status(id).await, (Status::Queued, None));
+    tidegate_testkit::poll_until(Duration::from_secs(10), "its time", async || {
+        (cell.store.promote_due(&Default::default()).await.unwrap() == 1).then_some(())
+    })
+    .await;
+    let task = cell.store.task(&tenant(), id).await.unwrap().unwrap();
+    assert_eq!(task.status, Status::Queued);
+    assert!(task.now_ms >= task.enqueued_ms + 1_500);
     cell.assert_sound().await;
 }
 
@@ -220,12 +224,12 @@ async fn three_losses_are_enough() {
 async fn waiting_tasks_expire_at_their_deadline_wherever_they_wait() {
     let cell = Cell::new().await;
     let mut queued = cell.submission();
-    queued.timing = Timing { timeout_ms: Some(60), ..Timing::default() };
+    queued.timing = Timing { timeout_ms: Some(800), ..Timing::default() };
     let mut deferred = cell.submission();
-    deferred.timing = Timing { start: Start::After(50), remaining_ms: Some(60), ..Timing::default() };
+    deferred.timing = Timing { start: Start::After(700), remaining_ms: Some(800), ..Timing::default() };
     let (queued, deferred) = (cell.add(queued).await, cell.add(deferred).await);
     let living = cell.add(cell.submission()).await;
-    tokio::time::sleep(Duration::from_millis(70)).await;
+    tokio::time::sleep(Duration::from_millis(900)).await;
     let (count, swept) = cell.store.expire_waiting(Default::default()).await.unwrap();
     assert_eq!(count, 2);
     assert_eq!(cell.store.expire_waiting(swept).await.unwrap(), (0, swept));
