@@ -16,6 +16,7 @@ use crate::cli::{DevPostgresArgs, KeeperArgs, MigrateArgs, ServeArgs, WorkerArgs
 use crate::config::{Config, refuse_open_to_all};
 use crate::exit::{Exit, Failure};
 
+pub(crate) use shutdown::{Shutdown, on_signal};
 pub(crate) use up::up;
 
 /// The API.
