@@ -76,7 +76,7 @@ pub async fn is_empty(url: &str) -> Result<bool, StoreError> {
 pub async fn sweep_away(url: &str) -> Result<(), StoreError> {
     let mut conn = connect(url).await?;
     run(&mut conn, "DROP SCHEMA IF EXISTS tidegate_yardstick CASCADE").await?;
-    run(&mut conn, "DROP SCHEMA IF EXISTS tidegate CASCADE").await
+    run(&mut conn, "DROP SCHEMA IF EXISTS tidegate CASCADE; DROP TABLE IF EXISTS _sqlx_migrations").await
 }
 
 /// Asks a database what it is.
