@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use tidegate_api::{AppState, Settings};
@@ -122,15 +123,26 @@ fn worker_name() -> String {
     format!("{}-{}", host.as_deref().unwrap_or("worker"), std::process::id())
 }
 
+/// How long a port that is taken is waited for: a process that was just killed lets go of it within that.
+const PORT_PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is tried.
+const PORT_TRIES: Duration = Duration::from_millis(50);
+
 /// Takes the port, before anything slow is done: whoever else has it should be known at once.
 pub(super) async fn bind(listen: Listen) -> Result<TcpListener, Failure> {
-    TcpListener::bind(listen.0).await.map_err(|error| {
-        let hint = match error.kind() {
-            std::io::ErrorKind::AddrInUse => "; another program listens there: stop it, or choose another --listen",
-            _ => "",
+    let started = Instant::now();
+    loop {
+        let error = match TcpListener::bind(listen.0).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) => error,
         };
-        Failure::Other(format!("cannot listen on {listen}: {error}{hint}"))
-    })
+        let taken = error.kind() == std::io::ErrorKind::AddrInUse;
+        if !taken || started.elapsed() > PORT_PATIENCE {
+            let hint = if taken { "; another program listens there: stop it, or choose another --listen" } else { "" };
+            return Err(Failure::Other(format!("cannot listen on {listen}: {error}{hint}")));
+        }
+        tokio::time::sleep(PORT_TRIES).await;
+    }
 }
 
 /// The address that a listener got.
