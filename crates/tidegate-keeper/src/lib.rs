@@ -1,1 +1,172 @@
-//! Background upkeep: expire, reap, promote, prune.
+//! Background upkeep: expire what waits too long, reap the leases of dead workers, promote what is due, audit the
+//! counters, and prune what has been kept long enough.
+//!
+//! Any number of keepers may run at once, in every API process or on their own: each job is a guarded statement under
+//! the cell's row, so two that try the same find nothing left to do. No leader is needed, so none can be lost.
+
+use std::time::Duration;
+
+use tidegate_core::limits::Limits;
+use tidegate_store::{Due, Retention, SWEEP, Store, StoreError, Swept};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// How the keeper works.
+#[derive(Debug, Clone)]
+pub struct KeeperOptions {
+    /// The bounds of the cell, for promotions.
+    pub limits: Limits,
+    /// How long what has ended is kept.
+    pub retention: Retention,
+    /// The longest that something that is due waits for a sweep.
+    pub sweep_interval: Duration,
+    /// How often the leases of dead sessions are looked for.
+    pub reap_interval: Duration,
+    /// How often the counters are held against the rows.
+    pub audit_interval: Duration,
+    /// How often what has been kept long enough is pruned.
+    pub prune_interval: Duration,
+}
+
+impl Default for KeeperOptions {
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            retention: Retention::default(),
+            sweep_interval: Duration::from_millis(250),
+            reap_interval: Duration::from_secs(1),
+            audit_interval: Duration::from_secs(60),
+            prune_interval: Duration::from_secs(60),
+        }
+    }
+}
+
+/// The pause after a sweep that failed, so that a database in trouble is not asked without end.
+const AFTER_ERROR: Duration = Duration::from_secs(1);
+
+/// Keeps a cell until `shutdown`. Errors are logged and tried again: a keeper never ends by itself.
+pub async fn keep(store: Store, options: KeeperOptions, shutdown: CancellationToken) {
+    let tracker = TaskTracker::new();
+    let sweeper = Sweeper { store: store.clone(), options: options.clone() };
+    tracker.spawn(shutdown.clone().run_until_cancelled_owned(sweeper.run()));
+    tracker.spawn(shutdown.clone().run_until_cancelled_owned(reap(store.clone(), options.clone())));
+    tracker.spawn(shutdown.clone().run_until_cancelled_owned(audit(store.clone(), options.clone())));
+    tracker.spawn(shutdown.run_until_cancelled_owned(prune(store, options)));
+    tracker.close();
+    tracker.wait().await;
+}
+
+/// Expires and promotes.
+struct Sweeper {
+    store: Store,
+    options: KeeperOptions,
+}
+
+impl Sweeper {
+    async fn run(self) {
+        let mut swept = Swept::default();
+        let mut returned = self.store.returned_bell();
+        loop {
+            let pause = match self.sweep(&mut swept).await {
+                Ok(due) => self.until_next(due),
+                Err(error) => {
+                    failed("sweep", &error);
+                    AFTER_ERROR
+                }
+            };
+            // What comes back to wait may be due at once.
+            let _over = tokio::time::timeout(pause, returned.changed()).await;
+        }
+    }
+
+    async fn sweep(&self, swept: &mut Swept) -> Result<Due, StoreError> {
+        loop {
+            let due = self.store.due(*swept).await?;
+            let mut moved = 0;
+            if due.deadline.is_some_and(|deadline| deadline <= due.now) {
+                let (expired, until) = self.store.expire_waiting(*swept).await?;
+                metrics::counter!("tidegate_keeper_expired_total").increment(expired as u64);
+                *swept = until;
+                moved += expired;
+            }
+            if due.eligible.is_some_and(|eligible| eligible <= due.now) {
+                let promoted = self.store.promote_due(&self.options.limits).await?;
+                metrics::counter!("tidegate_keeper_promoted_total").increment(promoted as u64);
+                moved += promoted;
+            }
+            if moved < SWEEP {
+                return Ok(due);
+            }
+        }
+    }
+
+    /// Sleeps until the next thing is due, but never longer than the interval: what comes in meanwhile may be due
+    /// earlier.
+    fn until_next(&self, due: Due) -> Duration {
+        let next = [due.deadline, due.eligible].into_iter().flatten().filter(|at| *at > due.now).min();
+        let until = next
+            .map_or(self.options.sweep_interval, |at| Duration::from_millis(u64::try_from(at - due.now).unwrap_or(0)));
+        until.clamp(Duration::from_millis(1), self.options.sweep_interval)
+    }
+}
+
+async fn reap(store: Store, options: KeeperOptions) {
+    loop {
+        match store.reap_lost().await {
+            Ok(lost) => {
+                metrics::counter!("tidegate_leases_reaped_total").increment(lost as u64);
+                if lost > 0 {
+                    tracing::warn!(tasks = lost, "workers were lost: their tasks were settled");
+                }
+                if lost >= SWEEP {
+                    continue;
+                }
+            }
+            Err(error) => failed("reap", &error),
+        }
+        sleep(options.reap_interval).await;
+    }
+}
+
+async fn audit(store: Store, options: KeeperOptions) {
+    loop {
+        sleep(options.audit_interval).await;
+        let started = Instant::now();
+        match store.audit().await {
+            Ok(drifts) => {
+                metrics::gauge!("tidegate_drift").set(drifts.len() as f64);
+                metrics::histogram!("tidegate_audit_seconds").record(started.elapsed().as_secs_f64());
+                for drift in drifts.iter().take(10) {
+                    tracing::error!(what = drift.what, counted = ?drift.counted, found = ?drift.found, "a counter drifted from its rows");
+                }
+            }
+            Err(error) => failed("audit", &error),
+        }
+    }
+}
+
+async fn prune(store: Store, options: KeeperOptions) {
+    loop {
+        match store.prune(&options.retention).await {
+            Ok(pruned) => {
+                metrics::counter!("tidegate_partitions_dropped_total").increment(pruned.dropped.into());
+                if pruned.dropped > 0 || pruned.made > 0 {
+                    tracing::info!(
+                        made = pruned.made,
+                        dropped = pruned.dropped,
+                        moved = pruned.moved,
+                        "partitions were turned over"
+                    );
+                }
+            }
+            Err(error) => failed("prune", &error),
+        }
+        sleep(options.prune_interval).await;
+    }
+}
+
+fn failed(job: &'static str, error: &StoreError) {
+    metrics::counter!("tidegate_keeper_errors_total", "job" => job).increment(1);
+    tracing::warn!(job, %error, "upkeep failed and will be tried again");
+}

@@ -11,7 +11,7 @@ use sqlx::postgres::PgRow;
 use tidegate_core::admission::{Decision, Room, decide};
 use tidegate_core::limits::Limits;
 use tidegate_core::submission::Submission;
-use tidegate_core::{EpochMs, Lane, Status, TaskId};
+use tidegate_core::{EpochMs, Lane, Reason, Status, TaskId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -36,6 +36,9 @@ const KEYS: &str = "SELECT i.tenant, i.key, i.body_sha256, i.task_id FROM unnest
 const DOOR_TIMEOUT: Duration = Duration::from_millis(1_800);
 /// How often a batch that another transaction was in the way of is tried again.
 const MAX_TRIES: u32 = 5;
+
+/// The furthest that an id's time may be from the database's clock.
+const MAX_SKEW_MS: i64 = 3_600_000;
 
 /// How the door works.
 #[derive(Debug, Clone)]
@@ -68,6 +71,8 @@ impl Default for AdmitterOptions {
 #[derive(Clone)]
 pub struct Admitter {
     sender: mpsc::Sender<Item>,
+    refusals: Refusals,
+    limits: Arc<Limits>,
     pressure: Arc<AtomicU64>,
     closing: CancellationToken,
 }
@@ -90,14 +95,33 @@ impl Admitter {
         let pressure = Arc::new(AtomicU64::new(0));
         let closing = CancellationToken::new();
         let limits = GatherLimits { items: options.batch_tasks, weight: options.batch_bytes, waiting: options.waiting };
+        let refusals = Refusals::start(store.inner());
+        let bounds = Arc::new(options.limits.clone());
         let door = Door {
             store: store.inner(),
             connections: Connections::new(store.options(), 1)?,
-            refusals: Refusals::start(store.inner()),
+            refusals: refusals.clone(),
             pressure: pressure.clone(),
             options,
         };
-        Ok(Self { sender: gather(limits, door, closing.clone()), pressure, closing })
+        Ok(Self { sender: gather(limits, door, closing.clone()), refusals, limits: bounds, pressure, closing })
+    }
+
+    /// Remembers a submission that was refused before it came to the door, as REJECTED. Tells whether it will be
+    /// readable; where too many are being remembered already it is not.
+    pub fn refuse(&self, submission: &Submission, reason: Reason, arrived: Instant) -> bool {
+        // Nothing is decided by this clock: it only dates the record.
+        let now = chrono::Utc::now().timestamp_millis();
+        let waited_ms = u64::try_from(arrived.elapsed().as_millis()).unwrap_or(0);
+        let decision = Decision {
+            status: Status::Rejected,
+            reason: Some(reason),
+            class: self.limits.class_of(submission.priority),
+            rank: 0,
+            times: submission.timing.resolve(&self.limits, now, waited_ms),
+            decided: now,
+        };
+        self.refusals.record(submission, &decision)
     }
 
     /// Decides one submission that arrived at `arrived`. The decision is made, and kept, even if the caller goes away.
@@ -136,10 +160,10 @@ struct Door {
 impl Flush<Item> for Door {
     async fn flush(&mut self, batch: Vec<Item>) {
         let mut batches = vec![batch];
-        while let Some(batch) = batches.pop() {
+        while let Some(mut batch) = batches.pop() {
             metrics::histogram!("tidegate_admission_batch_tasks").record(batch.len() as f64);
             let started = Instant::now();
-            match self.admit(&batch).await {
+            match self.admit(&mut batch).await {
                 Ok(answers) => {
                     metrics::histogram!("tidegate_admission_seconds").record(started.elapsed().as_secs_f64());
                     for (item, answer) in batch.into_iter().zip(answers) {
@@ -179,7 +203,7 @@ struct Decided {
 }
 
 impl Door {
-    async fn admit(&self, batch: &[Item]) -> Result<Vec<Admission>, StoreError> {
+    async fn admit(&self, batch: &mut [Item]) -> Result<Vec<Admission>, StoreError> {
         // Whoever came first has waited longest: nobody is kept past the door's time-out by a slow database.
         let oldest = batch.iter().map(|item| item.arrived).min().unwrap_or_else(Instant::now);
         let until = (oldest + DOOR_TIMEOUT).max(Instant::now() + DOOR_TIMEOUT / 3);
@@ -205,12 +229,13 @@ impl Door {
     }
 
     /// Everything but the commit.
-    async fn prepare(&self, batch: &[Item]) -> Result<(Tx, Vec<Admission>, Rings), StoreError> {
+    async fn prepare(&self, batch: &mut [Item]) -> Result<(Tx, Vec<Admission>, Rings), StoreError> {
         let (keys, flow_of) = self.flow_keys(batch);
         let flows = self.store.directory.resolve(&self.connections, &keys).await?;
         let mut tx = self.connections.begin(true).await?;
         let room = tx.call(|conn| sqlx::query(ROOM).fetch_one(conn)).await?;
         let now: EpochMs = room.try_get("now_ms")?;
+        correct_ids(batch, now, self.store.cell);
         let known = self.known_keys(batch, now, &mut tx).await?;
         let room = room_of(&room)?;
         let (answers, decided) = self.decide(batch, &flow_of, room, known, now);
@@ -371,6 +396,16 @@ impl Door {
 }
 
 type Known = HashMap<(String, String), (Vec<u8>, TaskId)>;
+
+/// Ids carry the time of arrival, by which records are partitioned and dropped: one by a clock that is far from the
+/// database's would fall into the wrong partition, so it is made again.
+fn correct_ids(batch: &mut [Item], now: EpochMs, cell: u8) {
+    for item in batch {
+        if (item.submission.id.arrived_ms() - now).abs() > MAX_SKEW_MS {
+            item.submission.id = TaskId::new(now, rand::random(), cell);
+        }
+    }
+}
 
 fn room_of(row: &PgRow) -> Result<Room, StoreError> {
     Ok(Room {

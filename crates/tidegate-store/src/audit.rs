@@ -11,6 +11,8 @@ use crate::types::{ClassGauges, Gauges};
 
 const GAUGES: &str = include_str!("gauges.sql");
 const AUDIT: &str = include_str!("audit.sql");
+/// Undoes what every transaction of ours forbids the planner, since this one reads tables whole.
+const WHOLE_TABLES: &str = "SELECT set_config('enable_seqscan', 'on', true), set_config('enable_hashjoin', 'on', true)";
 
 /// A counter that does not say what the rows say, or a task that is in no place or in two.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,15 +52,12 @@ impl Store {
         })
     }
 
-    /// Holds every counter against the rows it counts, in one snapshot under the cell's row. Nothing found is the only
-    /// good answer. It reads the hot tables whole: run it seldom.
+    /// Holds every counter against the rows it counts. One statement sees one snapshot, in which every transaction has
+    /// moved both or neither, so it needs no lock. Nothing found is the only good answer. It reads the hot tables whole:
+    /// run it seldom.
     pub async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
-        let mut tx = self.inner_ref().connections.begin(true).await?;
-        tx.call(|conn| {
-            sqlx::query("SELECT set_config('enable_seqscan', 'on', true), set_config('enable_hashjoin', 'on', true)")
-                .execute(conn)
-        })
-        .await?;
+        let mut tx = self.inner_ref().connections.begin(false).await?;
+        tx.call(|conn| sqlx::query(WHOLE_TABLES).execute(conn)).await?;
         let rows = tx.call(|conn| sqlx::query(AUDIT).fetch_all(conn)).await?;
         tx.rollback().await;
         let mut drifts = BTreeMap::new();

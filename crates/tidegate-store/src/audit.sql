@@ -1,4 +1,4 @@
--- Every counter beside the rows it counts; what differs is returned. Holds: the cell's row, so nothing moves meanwhile.
+-- Every counter beside the rows it counts; what differs is returned. One snapshot, no lock.
 WITH held AS MATERIALIZED (
     SELECT flow_id, task_id, 1 AS queued, 0 AS running, 0 AS deferred, tokens, usd_micros, bytes::bigint AS bytes FROM tidegate.ready
     UNION ALL SELECT flow_id, task_id, 0, 1, 0, tokens, usd_micros, bytes FROM tidegate.lease

@@ -1,6 +1,7 @@
 //! The handle to one cell's database, shared by everything in a process.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::TaskId;
@@ -33,6 +34,14 @@ pub(crate) struct StoreInner {
     /// The number of the cell, in every id.
     pub(crate) cell: u8,
     pub(crate) closed: CancellationToken,
+    /// Flows that were empty when last looked at.
+    empty_flows: Mutex<HashSet<i64>>,
+}
+
+impl StoreInner {
+    pub(crate) fn empty_flows(&self) -> std::sync::MutexGuard<'_, HashSet<i64>> {
+        self.empty_flows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Store {
@@ -48,6 +57,7 @@ impl Store {
             process: Uuid::now_v7(),
             cell: 0,
             closed: closed.clone(),
+            empty_flows: Mutex::default(),
         };
         let inner = Arc::new(inner);
         let watch = Arc::new(Watch::start(inner.clone()));

@@ -1,0 +1,375 @@
+//! A TCP proxy that fails as networks do.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use url::Url;
+
+/// How much is forwarded at a time.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+/// What a URL without a port means for Postgres.
+const POSTGRES_PORT: u16 = 5432;
+
+/// How the network behaves, for the connections there are and those to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It works.
+    None,
+    /// Nothing arrives and nobody is told: sockets stay open, new connections are taken and stay silent. What was sent
+    /// meanwhile arrives when the fault is lifted, as TCP would send it again.
+    Blackhole,
+    /// Every piece is held back for this long, each way.
+    Delay(Duration),
+    /// New connections are reset. Those that exist go on.
+    Refuse,
+}
+
+/// A proxy on the loopback address in front of some other address. It and its connections end with this value.
+#[derive(Debug)]
+pub struct FaultProxy {
+    address: SocketAddr,
+    network: watch::Sender<Network>,
+    open: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+/// The state of the network. Connections are numbered as they come, so an event can be for those of before only.
+#[derive(Debug, Clone, Copy)]
+struct Network {
+    fault: Fault,
+    opened: u64,
+    cut_up_to: u64,
+    stranded_up_to: u64,
+}
+
+impl FaultProxy {
+    /// Starts one in front of `upstream`, a `host:port`.
+    ///
+    /// # Panics
+    /// If no port can be had.
+    pub async fn start(upstream: impl Into<String>) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.unwrap_or_else(|error| panic!("a port for a fault proxy: {error}"));
+        let address = listener.local_addr().unwrap_or_else(|error| panic!("the address of a fault proxy: {error}"));
+        let start = Network { fault: Fault::None, opened: 0, cut_up_to: 0, stranded_up_to: 0 };
+        let network = watch::Sender::new(start);
+        let open = Arc::new(AtomicUsize::new(0));
+        let task = tokio::spawn(accept(listener, upstream.into(), network.clone(), Arc::clone(&open)));
+        FaultProxy { address, network, open, task }
+    }
+
+    /// Starts one in front of the server of a database URL and returns it with the URL that leads through it.
+    ///
+    /// # Panics
+    /// If the URL has no host to connect to by TCP.
+    pub async fn for_database(url: &str) -> (Self, String) {
+        let mut url = Url::parse(url).unwrap_or_else(|error| panic!("a database URL: {error}"));
+        let Some(host) = url.host_str() else { panic!("the database URL has no host: {url}") };
+        let proxy = FaultProxy::start(format!("{host}:{}", url.port().unwrap_or(POSTGRES_PORT))).await;
+        let replaced = url.set_ip_host(proxy.address.ip()).and_then(|()| url.set_port(Some(proxy.address.port())));
+        assert!(replaced.is_ok(), "the database URL cannot be rewritten: {url}");
+        (proxy, url.into())
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Changes how the network behaves, for all connections.
+    pub fn set(&self, fault: Fault) {
+        self.network.send_modify(|network| network.fault = fault);
+    }
+
+    /// Resets every connection there is. New ones work, unless a fault is set.
+    pub fn cut_all(&self) {
+        self.network.send_modify(|network| network.cut_up_to = network.opened);
+    }
+
+    /// Makes every connection there is silent for good, as when a firewall forgets them: both ends still believe in it.
+    /// New ones work, unless a fault is set.
+    pub fn strand_all(&self) {
+        self.network.send_modify(|network| network.stranded_up_to = network.opened);
+    }
+
+    /// How many connections are open.
+    pub fn open_connections(&self) -> usize {
+        self.open.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for FaultProxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, upstream: String, network: watch::Sender<Network>, open: Arc<AtomicUsize>) {
+    // Dropped with this task, which ends them all.
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((client, _)) = accepted else { continue };
+                let mut number = 0;
+                network.send_modify(|network| {
+                    network.opened += 1;
+                    number = network.opened;
+                });
+                let line = Line { number, network: network.subscribe() };
+                connections.spawn(connect(client, upstream.clone(), line, OpenCount::new(&open)));
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// Counts an open connection for as long as it lives.
+struct OpenCount(Arc<AtomicUsize>);
+
+impl OpenCount {
+    fn new(open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Ordering::SeqCst);
+        OpenCount(Arc::clone(open))
+    }
+}
+
+impl Drop for OpenCount {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// One connection's view of the network.
+#[derive(Clone)]
+struct Line {
+    number: u64,
+    network: watch::Receiver<Network>,
+}
+
+impl Line {
+    fn is_refused(&self) -> bool {
+        self.network.borrow().fault == Fault::Refuse
+    }
+
+    /// Returns when something may pass, having held it back for as long as it takes.
+    async fn pass(&mut self) {
+        let number = self.number;
+        let passes = self
+            .network
+            .wait_for(|network| network.fault != Fault::Blackhole && network.stranded_up_to < number)
+            .await
+            .map(|network| network.fault);
+        match passes {
+            Ok(Fault::Delay(delay)) => tokio::time::sleep(delay).await,
+            Ok(_) => {}
+            // The proxy is gone and this task about to be.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Returns when the connection is cut.
+    async fn cut(&mut self) {
+        let number = self.number;
+        // An error means that the proxy is gone: as good as cut.
+        let _ = self.network.wait_for(|network| network.cut_up_to >= number).await;
+    }
+}
+
+async fn connect(client: TcpStream, upstream: String, mut line: Line, _open: OpenCount) {
+    let mut for_cut = line.clone();
+    if line.is_refused() {
+        reset(client);
+        return;
+    }
+    let reached = tokio::select! {
+        reached = async {
+            line.pass().await;
+            TcpStream::connect(&upstream).await
+        } => reached.ok(),
+        () = for_cut.cut() => None,
+    };
+    let Some(mut server) = reached else {
+        reset(client);
+        return;
+    };
+    let mut client = client;
+    // Small pieces go at once: the proxy adds no delay that nobody asked for. Without it, it would still be right.
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let is_orderly = tokio::select! {
+        ended = forward(&mut client, &mut server, &line) => ended.is_ok(),
+        () = for_cut.cut() => false,
+    };
+    if !is_orderly {
+        reset(client);
+        reset(server);
+    }
+}
+
+/// Forwards both ways until both have ended.
+async fn forward(client: &mut TcpStream, server: &mut TcpStream, line: &Line) -> std::io::Result<()> {
+    let (client_reads, client_writes) = client.split();
+    let (server_reads, server_writes) = server.split();
+    tokio::try_join!(pump(client_reads, server_writes, line.clone()), pump(server_reads, client_writes, line.clone()))?;
+    Ok(())
+}
+
+async fn pump(
+    mut from: tokio::net::tcp::ReadHalf<'_>,
+    mut to: tokio::net::tcp::WriteHalf<'_>,
+    mut line: Line,
+) -> std::io::Result<()> {
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        let length = from.read(&mut chunk).await?;
+        // The news that the other end has closed is held back like anything else.
+        line.pass().await;
+        if length == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&chunk[..length]).await?;
+    }
+}
+
+/// Closes with a reset, so that the other end gets an error and not an orderly end.
+fn reset(stream: TcpStream) {
+    // If it fails the socket is closed in order: the peer is still told.
+    let _ = stream.set_zero_linger();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::poll::poll_until;
+    use std::io::ErrorKind;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+    /// Long enough for what should not happen to have happened.
+    const QUIET: Duration = Duration::from_millis(100);
+
+    /// A server that sends back what it gets, and a proxy before it.
+    async fn echo() -> FaultProxy {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let (mut reads, mut writes) = stream.split();
+                    let _ = tokio::io::copy(&mut reads, &mut writes).await;
+                });
+            }
+        });
+        FaultProxy::start(address.to_string()).await
+    }
+
+    async fn ask(stream: &mut TcpStream) -> std::io::Result<()> {
+        stream.write_all(b"ping").await?;
+        hear(stream).await
+    }
+
+    async fn hear(stream: &mut TcpStream) -> std::io::Result<()> {
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).await?;
+        assert_eq!(&answer, b"ping");
+        Ok(())
+    }
+
+    async fn is_silent(stream: &mut TcpStream) -> bool {
+        tokio::time::timeout(QUIET, stream.read_u8()).await.is_err()
+    }
+
+    #[tokio::test]
+    async fn it_forwards_and_passes_on_the_end() {
+        let proxy = echo().await;
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        ask(&mut stream).await.unwrap();
+        assert_eq!(proxy.open_connections(), 1);
+        stream.shutdown().await.unwrap();
+        assert_eq!(stream.read(&mut [0; 1]).await.unwrap(), 0);
+        poll_until(LIMIT, "the end", async || (proxy.open_connections() == 0).then_some(())).await;
+    }
+
+    #[tokio::test]
+    async fn a_blackhole_tells_nobody_and_what_was_sent_arrives_later() {
+        let proxy = echo().await;
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        ask(&mut stream).await.unwrap();
+        proxy.set(Fault::Blackhole);
+        stream.write_all(b"ping").await.unwrap();
+        let mut newcomer = TcpStream::connect(proxy.address()).await.unwrap();
+        newcomer.write_all(b"ping").await.unwrap();
+        assert!(is_silent(&mut stream).await && is_silent(&mut newcomer).await);
+        proxy.set(Fault::None);
+        hear(&mut stream).await.unwrap();
+        hear(&mut newcomer).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_stranded_connection_never_speaks_again_and_new_ones_do() {
+        let proxy = echo().await;
+        let mut old = TcpStream::connect(proxy.address()).await.unwrap();
+        ask(&mut old).await.unwrap();
+        proxy.strand_all();
+        old.write_all(b"ping").await.unwrap();
+        assert!(is_silent(&mut old).await);
+        ask(&mut TcpStream::connect(proxy.address()).await.unwrap()).await.unwrap();
+        assert!(is_silent(&mut old).await);
+    }
+
+    #[tokio::test]
+    async fn a_cut_is_a_reset_even_of_what_is_stranded() {
+        let proxy = echo().await;
+        for strand in [false, true] {
+            let mut old = TcpStream::connect(proxy.address()).await.unwrap();
+            ask(&mut old).await.unwrap();
+            if strand {
+                proxy.strand_all();
+            }
+            proxy.cut_all();
+            assert_eq!(old.read_u8().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+            ask(&mut TcpStream::connect(proxy.address()).await.unwrap()).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn refusing_resets_newcomers_only() {
+        let proxy = echo().await;
+        let mut old = TcpStream::connect(proxy.address()).await.unwrap();
+        ask(&mut old).await.unwrap();
+        proxy.set(Fault::Refuse);
+        let refused = async { ask(&mut TcpStream::connect(proxy.address()).await?).await };
+        refused.await.unwrap_err();
+        ask(&mut old).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_delay_holds_back_each_way() {
+        let proxy = echo().await;
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        ask(&mut stream).await.unwrap();
+        proxy.set(Fault::Delay(QUIET));
+        let started = std::time::Instant::now();
+        ask(&mut stream).await.unwrap();
+        assert!(started.elapsed() >= 2 * QUIET);
+    }
+
+    #[tokio::test]
+    async fn a_database_is_reached_through_it() {
+        let db = crate::TestDb::new().await;
+        let (proxy, url) = FaultProxy::for_database(db.url()).await;
+        assert!(url.contains(&proxy.address().to_string()) && url.ends_with(db.name()));
+        let mut connection = <sqlx::PgConnection as sqlx::Connection>::connect(&url).await.unwrap();
+        let one: i32 = sqlx::query_scalar("SELECT 1").fetch_one(&mut connection).await.unwrap();
+        assert_eq!(one, 1);
+        proxy.cut_all();
+        let cut: sqlx::Result<i32> = sqlx::query_scalar("SELECT 1").fetch_one(&mut connection).await;
+        cut.unwrap_err();
+    }
+}
