@@ -208,11 +208,7 @@ pub(crate) fn attempt(record: &AttemptRecord) -> Attempt<'_> {
 }
 
 fn error(error: &tidegate_store::TaskError) -> TaskError<'_> {
-    TaskError {
-        kind: Cow::Borrowed(&error.kind),
-        message: Cow::Borrowed(&error.message),
-        retryable: error.retryable,
-    }
+    TaskError { kind: Cow::Borrowed(&error.kind), message: Cow::Borrowed(&error.message), retryable: error.retryable }
 }
 
 fn borrowed(text: &Option<String>) -> Option<Cow<'_, str>> {

@@ -66,11 +66,8 @@ pub trait Backend: Send + Sync + 'static {
     fn task<'a>(&'a self, tenant: &'a TenantId, id: TaskId) -> BoxFuture<'a, Result<Option<TaskRecord>, StoreError>>;
 
     /// A page of the tenant's tasks.
-    fn tasks<'a>(
-        &'a self,
-        tenant: &'a TenantId,
-        filter: &'a TaskFilter,
-    ) -> BoxFuture<'a, Result<TaskPage, StoreError>>;
+    fn tasks<'a>(&'a self, tenant: &'a TenantId, filter: &'a TaskFilter)
+    -> BoxFuture<'a, Result<TaskPage, StoreError>>;
 
     /// The runs of the tenant's task, oldest first.
     fn attempts<'a>(

@@ -63,7 +63,8 @@ pub(crate) async fn cancel(
 }
 
 fn ended(id: TaskId, status: Option<tidegate_core::Status>) -> Rejection {
-    let detail = status.map_or("the task had ended before".to_owned(), |status| format!("the task had ended before: {status}"));
+    let detail =
+        status.map_or("the task had ended before".to_owned(), |status| format!("the task had ended before: {status}"));
     Rejection::fault(Fault::AlreadyEnded, detail).about(id, status)
 }
 
