@@ -102,7 +102,7 @@ impl Check {
             self.found("store.lock_timeout_ms", what);
         }
         for (key, url) in [("store.url", &store.url), ("store.direct_url", &store.direct_url)] {
-            if url.as_ref().is_some_and(|url| !is_postgres(url.reveal())) {
+            if url.as_ref().is_some_and(|url| !url.is_postgres()) {
                 self.found(key, "must begin with postgres:// or postgresql://");
             }
         }
@@ -193,8 +193,4 @@ impl Check {
             self.range(format!("{key}.add"), rule.add.unwrap_or(0), -100..=100);
         }
     }
-}
-
-fn is_postgres(url: &str) -> bool {
-    url.starts_with("postgres://") || url.starts_with("postgresql://")
 }

@@ -19,9 +19,10 @@ pub(crate) fn up(mut config: Config, arguments: &UpArgs, output: &mut Output) ->
     config.server.listen = arguments.listen.unwrap_or(config.server.listen);
     // Keys come with a later version: until then nobody has one.
     refuse_open_to_all(config.server.listen, false)?;
+    let named = database::named(&config, &arguments.database)?;
     runtime::run(&config, "up", async |shutdown| {
         let listener = assemble::bind(config.server.listen).await?;
-        if let Some(url) = database::named(&config, &arguments.database) {
+        if let Some(url) = named {
             let home = Home {
                 url: url.reveal(),
                 direct_url: config.store.direct_url.as_ref().map(|url| url.reveal()),
