@@ -8,14 +8,13 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tidegate_api::{AppState, Settings};
 use tidegate_keeper::KeeperOptions;
 use tidegate_store::{Admitter, AdmitterOptions, Canceller, Retention, Store, StoreOptions};
-use tidegate_worker::{Worker, WorkerOptions};
+use tidegate_worker::{StorePort, Worker, WorkerOptions};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::backend::StoreBackend;
 use super::database::failed;
-use super::port::StorePort;
 use crate::config::{Config, Listen, Problem, ms};
 use crate::exit::Failure;
 

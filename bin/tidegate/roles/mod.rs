@@ -6,7 +6,6 @@ mod banner;
 mod database;
 mod metrics;
 mod own_postgres;
-mod port;
 mod runtime;
 mod shutdown;
 mod up;
