@@ -3,17 +3,18 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tidegate_testkit::{DataDir, Proc, poll_until};
+use tidegate_testkit::{DataDir, Proc, pg_bin, poll_until};
 
 /// More than any single step here takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn dev_postgres(data_dir: &DataDir, script: &str) -> Proc {
-    Proc::builder(env!("CARGO_BIN_EXE_tidegate"))
-        .args(["dev-postgres", "--data-dir"])
-        .args([data_dir.path()])
-        .args(["--", "sh", "-c", script])
-        .spawn()
+    let mut builder = Proc::builder(env!("CARGO_BIN_EXE_tidegate")).args(["dev-postgres", "--data-dir"]);
+    builder = builder.args([data_dir.path()]);
+    if let Some(pg_bin) = pg_bin() {
+        builder = builder.args(["--pg-bin".as_ref(), pg_bin.as_os_str()]);
+    }
+    builder.args(["--", "sh", "-c", script]).spawn()
 }
 
 async fn wait_until_gone(data_dir: &DataDir) {
