@@ -45,6 +45,9 @@ pub(crate) enum Failure {
     /// A call to the server failed.
     #[error(transparent)]
     Client(#[from] tidegate_client::Error),
+    /// There is no Postgres to stand on.
+    #[error(transparent)]
+    Postgres(#[from] crate::postgres::PostgresError),
     /// Something went wrong.
     #[error("{0}")]
     Other(String),
@@ -72,7 +75,7 @@ impl Failure {
             Self::Unreachable(_) => Exit::Unreachable,
             Self::Client(error) => exit_of_call(error),
             Self::Explained(exit, _) => *exit,
-            Self::Other(_) => Exit::Failed,
+            Self::Postgres(_) | Self::Other(_) => Exit::Failed,
         }
     }
 }

@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{LogFormat, Secret};
 
 pub(crate) use client::{AskedPriority, CancelArgs, Connection, GetArgs, ListArgs, SubmitArgs};
-pub(crate) use role::{Database, DevPostgresArgs, KeeperArgs, MigrateArgs, ServeArgs, UpArgs, WorkerArgs};
+pub(crate) use role::{Database, DevPostgresArgs, DoctorArgs, KeeperArgs, MigrateArgs, ServeArgs, UpArgs, WorkerArgs};
 pub(crate) use wait::{Wait, join_wait};
 
 /// Where a server is looked for.
@@ -83,7 +83,7 @@ pub(crate) enum Command {
     /// Print the configuration that is in effect, without its secrets.
     Config,
     /// Check that this machine, the database and the server are fit.
-    Doctor(Database),
+    Doctor(DoctorArgs),
     /// Print the completions of a shell.
     Completions {
         /// The shell.

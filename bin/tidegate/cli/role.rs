@@ -15,6 +15,13 @@ pub(crate) struct Database {
     pub(crate) database_url: Option<SecretUrl>,
 }
 
+impl Database {
+    /// The database that is named; a variable that is set to nothing names none.
+    pub(crate) fn named(&self) -> Option<&SecretUrl> {
+        self.database_url.as_ref().filter(|url| !url.reveal().trim().is_empty())
+    }
+}
+
 /// Where the Postgres of `up` keeps its data and finds its programs.
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
@@ -64,6 +71,19 @@ pub(crate) struct KeeperArgs {
 /// `migrate`.
 #[derive(Debug, Args)]
 pub(crate) struct MigrateArgs {
+    #[command(flatten)]
+    pub(crate) database: Database,
+}
+
+/// `doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Where `up` would keep everything.
+    #[arg(long, value_name = "DIR", default_value = "./.tidegate")]
+    pub(crate) data_dir: PathBuf,
+    /// Where the programs of Postgres are.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) pg_bin: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) database: Database,
 }

@@ -80,9 +80,9 @@ pub(super) fn duration(ms: i64) -> String {
     let seconds = ms / 1_000;
     match ms {
         ..1_000 => format!("{ms} ms"),
-        ..60_000 => format!("{:.1} s", ms as f64 / 1_000.0),
-        ..3_600_000 => format!("{} min {} s", seconds / 60, seconds % 60),
-        ..86_400_000 => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
+        1_000..60_000 => format!("{:.1} s", ms as f64 / 1_000.0),
+        60_000..3_600_000 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3_600_000..86_400_000 => format!("{} h {} min", seconds / 3_600, seconds / 60 % 60),
         _ => format!("{} d {} h", seconds / 86_400, seconds / 3_600 % 24),
     }
 }

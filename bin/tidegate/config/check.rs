@@ -88,37 +88,35 @@ impl Check {
         self.range("server.max_connections", server.max_connections, 1..=1_000_000);
         self.range("server.header_timeout_ms", server.header_timeout_ms, 100..=10 * MINUTE_MS);
         self.range("server.body_timeout_ms", server.body_timeout_ms, 100..=HOUR_MS);
-        self.range("server.max_header_bytes", server.max_header_bytes, 8_192..=MIB);
-        self.range("server.max_body_bytes", server.max_body_bytes, 1_024..=GIB);
-        self.range("server.max_payload_bytes", server.max_payload_bytes, 2..=64 * MIB);
+        self.range("server.write_stall_timeout_ms", server.write_stall_timeout_ms, 100..=HOUR_MS);
+        self.range("server.max_header_bytes", server.max_header_bytes, 8_192..=MIB as u32);
+        self.range("server.max_body_bytes", server.max_body_bytes, 1_024..=GIB as u32);
+        self.range("server.max_payload_bytes", server.max_payload_bytes, 2..=64 * MIB as u32);
         self.range("server.max_ingest_bytes", server.max_ingest_bytes, 1_024..=64 * GIB);
-        self.range("server.max_wait_ms", server.max_wait_ms, 0..=10 * MINUTE_MS);
+        self.range("server.max_long_polls", server.max_long_polls, 0..=1_000_000);
         self.range("server.shutdown_grace_ms", server.shutdown_grace_ms, 0..=HOUR_MS);
         if server.max_payload_bytes > server.max_body_bytes {
             self.found("server.max_payload_bytes", "must not be above server.max_body_bytes");
         }
-        if server.max_body_bytes > server.max_ingest_bytes {
+        if u64::from(server.max_body_bytes) > server.max_ingest_bytes {
             self.found("server.max_body_bytes", "must not be above server.max_ingest_bytes");
         }
     }
 
     fn store(&mut self, config: &Config) {
         let store = &config.store;
+        let idle = store.idle_in_transaction_timeout_ms;
         self.range("store.max_connections", store.max_connections, 2..=1_000);
-        self.range("store.acquire_timeout_ms", store.acquire_timeout_ms, 10..=MINUTE_MS);
+        self.range("store.connect_timeout_ms", store.connect_timeout_ms, 10..=MINUTE_MS);
         self.range("store.statement_timeout_ms", store.statement_timeout_ms, 100..=10 * MINUTE_MS);
         self.range("store.lock_timeout_ms", store.lock_timeout_ms, 10..=MINUTE_MS);
-        self.range("store.idle_in_transaction_timeout_ms", store.idle_in_transaction_timeout_ms, 10..=MINUTE_MS);
-        self.range("store.tcp_user_timeout_ms", store.tcp_user_timeout_ms, 100..=10 * MINUTE_MS);
+        self.range("store.idle_in_transaction_timeout_ms", idle, 10..=MINUTE_MS);
         self.range("store.batch_max_tasks", store.batch_max_tasks, 1..=10_000);
-        self.range("store.batch_max_bytes", store.batch_max_bytes, 1_024..=GIB);
-        self.range("store.doorbells_per_second", store.doorbells_per_second, 0..=10_000);
-        self.range("store.poll_interval_ms", store.poll_interval_ms, 10..=MINUTE_MS);
-        if store.lock_timeout_ms <= store.idle_in_transaction_timeout_ms {
-            self.found(
-                "store.lock_timeout_ms",
-                "must be above store.idle_in_transaction_timeout_ms, so that waiters outlive a stopped holder",
-            );
+        self.range("store.batch_max_bytes", store.batch_max_bytes, 1_024..=GIB as u32);
+        self.range("store.max_waiting_submissions", store.max_waiting_submissions, 1..=1_000_000);
+        if store.lock_timeout_ms <= idle {
+            let what = "must be above store.idle_in_transaction_timeout_ms, so that waiters outlive a stopped holder";
+            self.found("store.lock_timeout_ms", what);
         }
         for (key, url) in [("store.url", &store.url), ("store.direct_url", &store.direct_url)] {
             if url.as_ref().is_some_and(|url| !is_postgres(url.reveal())) {
@@ -131,14 +129,11 @@ impl Check {
         let worker = &config.worker;
         self.range("worker.slots", worker.slots, 1..=10_000);
         self.range("worker.lease_ms", worker.lease_ms, 300..=HOUR_MS);
-        self.range("worker.heartbeat_ms", worker.heartbeat_ms, 50..=HOUR_MS);
         self.range("worker.shutdown_grace_ms", worker.shutdown_grace_ms, 0..=DAY_MS);
         self.range("worker.cancel_grace_ms", worker.cancel_grace_ms, 0..=HOUR_MS);
+        self.range("worker.stop_grace_ms", worker.stop_grace_ms, 0..=HOUR_MS);
         self.range("worker.settle_reserve_ms", worker.settle_reserve_ms, 0..=MINUTE_MS);
-        self.range("worker.max_result_bytes", worker.max_result_bytes, 2..=64 * MIB);
-        if worker.heartbeat_ms > worker.lease_ms / 3 {
-            self.found("worker.heartbeat_ms", "must be at most a third of worker.lease_ms");
-        }
+        self.range("worker.max_result_bytes", worker.max_result_bytes, 2..=64 * MIB as u32);
         for kind in &worker.kinds {
             if !config.kinds.contains_key(kind) {
                 self.found("worker.kinds", format!("names {kind}, which is not in [kinds]"));
@@ -149,12 +144,10 @@ impl Check {
 
     fn keeper(&mut self, config: &Config) {
         let keeper = &config.keeper;
-        self.range("keeper.expire_interval_ms", keeper.expire_interval_ms, 10..=HOUR_MS);
+        self.range("keeper.sweep_interval_ms", keeper.sweep_interval_ms, 10..=HOUR_MS);
         self.range("keeper.reap_interval_ms", keeper.reap_interval_ms, 10..=HOUR_MS);
-        self.range("keeper.promote_interval_ms", keeper.promote_interval_ms, 10..=HOUR_MS);
         self.range("keeper.audit_interval_ms", keeper.audit_interval_ms, 100..=DAY_MS);
         self.range("keeper.prune_interval_ms", keeper.prune_interval_ms, 100..=DAY_MS);
-        self.range("keeper.batch_max_tasks", keeper.batch_max_tasks, 1..=10_000);
     }
 
     fn retention(&mut self, config: &Config) {

@@ -14,11 +14,12 @@ pub(crate) struct Server {
     pub(crate) max_connections: u32,
     pub(crate) header_timeout_ms: u64,
     pub(crate) body_timeout_ms: u64,
-    pub(crate) max_header_bytes: u64,
-    pub(crate) max_body_bytes: u64,
-    pub(crate) max_payload_bytes: u64,
+    pub(crate) write_stall_timeout_ms: u64,
+    pub(crate) max_header_bytes: u32,
+    pub(crate) max_body_bytes: u32,
+    pub(crate) max_payload_bytes: u32,
     pub(crate) max_ingest_bytes: u64,
-    pub(crate) max_wait_ms: u64,
+    pub(crate) max_long_polls: u32,
     pub(crate) shutdown_grace_ms: u64,
 }
 
@@ -28,17 +29,14 @@ pub(crate) struct Server {
 pub(crate) struct Store {
     pub(crate) url: Option<SecretUrl>,
     pub(crate) direct_url: Option<SecretUrl>,
-    pub(crate) cell: u8,
     pub(crate) max_connections: u32,
-    pub(crate) acquire_timeout_ms: u64,
+    pub(crate) connect_timeout_ms: u64,
     pub(crate) statement_timeout_ms: u64,
     pub(crate) lock_timeout_ms: u64,
     pub(crate) idle_in_transaction_timeout_ms: u64,
-    pub(crate) tcp_user_timeout_ms: u64,
     pub(crate) batch_max_tasks: u32,
-    pub(crate) batch_max_bytes: u64,
-    pub(crate) doorbells_per_second: u32,
-    pub(crate) poll_interval_ms: u64,
+    pub(crate) batch_max_bytes: u32,
+    pub(crate) max_waiting_submissions: u32,
 }
 
 /// `[worker]`: what runs the tasks.
@@ -48,23 +46,21 @@ pub(crate) struct Worker {
     pub(crate) slots: u32,
     pub(crate) kinds: Vec<tidegate_core::Kind>,
     pub(crate) lease_ms: u64,
-    pub(crate) heartbeat_ms: u64,
     pub(crate) shutdown_grace_ms: u64,
     pub(crate) cancel_grace_ms: u64,
+    pub(crate) stop_grace_ms: u64,
     pub(crate) settle_reserve_ms: u64,
-    pub(crate) max_result_bytes: u64,
+    pub(crate) max_result_bytes: u32,
 }
 
 /// `[keeper]`: the upkeep.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Keeper {
-    pub(crate) expire_interval_ms: u64,
+    pub(crate) sweep_interval_ms: u64,
     pub(crate) reap_interval_ms: u64,
-    pub(crate) promote_interval_ms: u64,
     pub(crate) audit_interval_ms: u64,
     pub(crate) prune_interval_ms: u64,
-    pub(crate) batch_max_tasks: u32,
 }
 
 /// `[retention]`: how long what has ended is kept.

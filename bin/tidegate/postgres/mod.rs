@@ -37,25 +37,7 @@ use std::path::PathBuf;
 
 pub(crate) use cluster::LocalPostgres;
 pub(crate) use error::PostgresError;
-
-/// Which Postgres to use.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PostgresSource {
-    /// One that somebody else runs, by its connection URL.
-    Url(String),
-    /// One of our own under a data directory.
-    Own(OwnCluster),
-}
-
-impl PostgresSource {
-    /// A given URL (`--database-url`, `DATABASE_URL`) wins, unless it is blank; otherwise a cluster of our own.
-    pub(crate) fn choose(database_url: Option<String>, own: OwnCluster) -> Self {
-        match database_url {
-            Some(url) if !url.trim().is_empty() => PostgresSource::Url(url),
-            _ => PostgresSource::Own(own),
-        }
-    }
-}
+pub(crate) use find::Found;
 
 /// How to make, or find again, a cluster of our own.
 #[derive(Debug, Clone, PartialEq, Eq)]

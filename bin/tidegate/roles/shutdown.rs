@@ -1,21 +1,49 @@
 //! How the program is told to stop: SIGTERM or Ctrl-C once to drain, twice to leave at once.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// The exit code after a second signal: what a shell shows for a program that SIGTERM ended.
 const LEFT_AT_ONCE: i32 = 143;
 
-/// Listens from now on. The token is cancelled by the first SIGTERM, SIGINT or SIGHUP; a second one ends the process
-/// where it stands, which is as safe as a crash: leases run out, nothing that was acknowledged is lost.
-pub(super) fn on_signal() -> io::Result<CancellationToken> {
+/// Tells the parts to stop.
+#[derive(Debug, Clone)]
+pub(super) struct Shutdown {
+    /// Cancelled by the first signal, or by a part that cannot go on.
+    pub(super) stop: CancellationToken,
+    own_postgres: Arc<AtomicI32>,
+}
+
+impl Shutdown {
+    /// The process of our own Postgres: it must not stay behind when we leave at once. It recovers at its next start.
+    pub(super) fn takes_along(&self, postgres: Option<i32>) {
+        self.own_postgres.store(postgres.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    fn leave_at_once(&self) -> ! {
+        let postgres = self.own_postgres.load(Ordering::Relaxed);
+        if postgres > 0 {
+            // An error means that it is gone.
+            let _ = kill(Pid::from_raw(postgres), Signal::SIGQUIT);
+        }
+        std::process::exit(LEFT_AT_ONCE);
+    }
+}
+
+/// Listens from now on. The first SIGTERM, SIGINT or SIGHUP cancels the token; a second one ends the process where it
+/// stands, which is as safe as a crash: leases run out, nothing that was acknowledged is lost.
+pub(super) fn on_signal() -> io::Result<Shutdown> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    let stop = CancellationToken::new();
-    let told = stop.clone();
+    let shutdown = Shutdown { stop: CancellationToken::new(), own_postgres: Arc::default() };
+    let told = shutdown.clone();
     tokio::spawn(async move {
         let mut next = async || {
             tokio::select! {
@@ -26,10 +54,10 @@ pub(super) fn on_signal() -> io::Result<CancellationToken> {
         };
         let name = next().await;
         tracing::info!(signal = name, "stopping; another signal leaves at once");
-        told.cancel();
+        told.stop.cancel();
         let name = next().await;
         tracing::warn!(signal = name, "leaving at once");
-        std::process::exit(LEFT_AT_ONCE);
+        told.leave_at_once();
     });
-    Ok(stop)
+    Ok(shutdown)
 }

@@ -26,11 +26,6 @@ impl Output {
         self.json
     }
 
-    /// Whether a person may be looking.
-    pub(crate) fn is_terminal(&self) -> bool {
-        self.terminal
-    }
-
     /// Writes a line. Once the reader is gone (`| head`) nothing more is written and nothing is said about it: the
     /// command's own outcome is what its exit code tells.
     pub(crate) fn line(&mut self, line: &str) -> Result<(), Failure> {

@@ -1,6 +1,5 @@
 //! One request, one answer: bounded in time and size, never followed elsewhere, never repeated.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};

@@ -162,9 +162,9 @@ enum Level {
     Array {
         index: usize,
     },
-    /// The key being read, as the range of its text between the quotes.
+    /// The key whose value is being read, as the range of its text between the quotes; none while a key is read.
     Object {
-        key: (usize, usize),
+        key: Option<(usize, usize)>,
     },
 }
 
@@ -205,7 +205,7 @@ impl<'a> Walker<'a> {
                             continue 'value;
                         }
                     } else if self.peek() != Some(b'}') {
-                        self.levels.push(Level::Object { key: (0, 0) });
+                        self.levels.push(Level::Object { key: None });
                         self.key(on_bad)?;
                         continue 'value;
                     }
@@ -233,7 +233,8 @@ impl<'a> Walker<'a> {
                         self.space();
                         continue 'value;
                     }
-                    (Some(Level::Object { .. }), Some(b',')) => {
+                    (Some(Level::Object { key }), Some(b',')) => {
+                        *key = None;
                         self.at += 1;
                         self.space();
                         self.key(on_bad)?;
@@ -248,7 +249,7 @@ impl<'a> Walker<'a> {
     fn key(&mut self, on_bad: &mut impl OnBadEscape) -> Result<(), Fault> {
         let name = if self.peek() == Some(b'"') { self.string(on_bad)? } else { return Err(Fault::Syntax) };
         if let Some(Level::Object { key }) = self.levels.last_mut() {
-            *key = name;
+            *key = Some(name);
         }
         self.space();
         if self.peek() != Some(b':') {
@@ -352,12 +353,9 @@ impl<'a> Walker<'a> {
         for level in &self.levels {
             match level {
                 Level::Array { index } => push_pointer(&mut pointer, &index.to_string()),
-                Level::Object { key: (start, end) } => {
-                    // The key of a level that failed before its first key was read is empty: name the object itself.
-                    if end > start {
-                        push_pointer(&mut pointer, &self.text[*start..*end]);
-                    }
-                }
+                Level::Object { key: Some((start, end)) } => push_pointer(&mut pointer, &self.text[*start..*end]),
+                // A key is what failed: name the object itself.
+                Level::Object { key: None } => {}
             }
         }
         pointer
@@ -444,7 +442,14 @@ mod tests {
         ] {
             assert_eq!(fault(&text), Some((fault_is, pointer.to_owned())), "{text}");
         }
-        assert_eq!(fault(&format!("{{\"{nul}\":1}}")).map(|(fault, _)| fault), Some(Fault::Nul));
+        // A bad key is named by the object that holds it; an empty key is a key.
+        for (text, pointer) in [
+            (format!("{{\"{nul}\":1}}"), ""),
+            (format!("{{\"a\":{{\"ok\":1,\"{nul}\":2}}}}"), "/a"),
+            (format!("{{\"\":\"{nul}\"}}"), "/"),
+        ] {
+            assert_eq!(fault(&text), Some((Fault::Nul, pointer.to_owned())), "{text}");
+        }
     }
 
     #[test]

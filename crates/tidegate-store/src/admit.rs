@@ -11,7 +11,7 @@ use sqlx::postgres::PgRow;
 use tidegate_core::admission::{Decision, Room, decide};
 use tidegate_core::limits::Limits;
 use tidegate_core::submission::Submission;
-use tidegate_core::{EpochMs, Lane, Status, TaskId};
+use tidegate_core::{EpochMs, Lane, Reason, Status, TaskId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -71,6 +71,8 @@ impl Default for AdmitterOptions {
 #[derive(Clone)]
 pub struct Admitter {
     sender: mpsc::Sender<Item>,
+    refusals: Refusals,
+    limits: Arc<Limits>,
     pressure: Arc<AtomicU64>,
     closing: CancellationToken,
 }
@@ -93,14 +95,33 @@ impl Admitter {
         let pressure = Arc::new(AtomicU64::new(0));
         let closing = CancellationToken::new();
         let limits = GatherLimits { items: options.batch_tasks, weight: options.batch_bytes, waiting: options.waiting };
+        let refusals = Refusals::start(store.inner());
+        let bounds = Arc::new(options.limits.clone());
         let door = Door {
             store: store.inner(),
             connections: Connections::new(store.options(), 1)?,
-            refusals: Refusals::start(store.inner()),
+            refusals: refusals.clone(),
             pressure: pressure.clone(),
             options,
         };
-        Ok(Self { sender: gather(limits, door, closing.clone()), pressure, closing })
+        Ok(Self { sender: gather(limits, door, closing.clone()), refusals, limits: bounds, pressure, closing })
+    }
+
+    /// Remembers a submission that was refused before it came to the door, as REJECTED. Tells whether it will be
+    /// readable; where too many are being remembered already it is not.
+    pub fn refuse(&self, submission: &Submission, reason: Reason, arrived: Instant) -> bool {
+        // Nothing is decided by this clock: it only dates the record.
+        let now = chrono::Utc::now().timestamp_millis();
+        let waited_ms = u64::try_from(arrived.elapsed().as_millis()).unwrap_or(0);
+        let decision = Decision {
+            status: Status::Rejected,
+            reason: Some(reason),
+            class: self.limits.class_of(submission.priority),
+            rank: 0,
+            times: submission.timing.resolve(&self.limits, now, waited_ms),
+            decided: now,
+        };
+        self.refusals.record(submission, &decision)
     }
 
     /// Decides one submission that arrived at `arrived`. The decision is made, and kept, even if the caller goes away.

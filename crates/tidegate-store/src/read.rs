@@ -27,7 +27,7 @@ const PAGE: &str = concat!(
         AND ($8::text IS NULL OR t.workflow_id = $8) ORDER BY t.id DESC LIMIT $10) t ",
     include_str!("task_joins.sql"),
     ") q WHERE ($4::text IS NULL OR q.status = $4) AND ($5::text IS NULL OR q.kind = $5) AND ($6::smallint IS NULL OR q.class = $6) \
-        AND ($7::text IS NULL OR q.peer = $7) AND ($9::jsonb IS NULL OR q.labels::jsonb @> $9) ORDER BY q.id DESC LIMIT $11"
+        AND ($7::text IS NULL OR q.peer = $7) AND ($9::jsonb IS NULL OR q.labels::jsonb @> $9::jsonb) ORDER BY q.id DESC LIMIT $11"
 );
 /// Where the look through a page's tasks ended, if there are more.
 const PAGE_END: &str = "SELECT t.id FROM tidegate.task t WHERE t.tenant = $1 AND t.id < $2 AND t.id >= $3 \
@@ -36,7 +36,7 @@ const REFUSED: &str = "SELECT r.*, r.labels::text AS label_text, tidegate.now_ms
 const REFUSED_PAGE: &str = "SELECT r.*, r.labels::text AS label_text, tidegate.now_ms() AS now_ms FROM tidegate.refusal r \
     WHERE r.tenant = $1 AND r.id < $2 AND r.id >= $3 AND ($4::text IS NULL OR r.status = $4) AND ($5::text IS NULL OR r.kind = $5) \
         AND ($6::smallint IS NULL OR r.class = $6) AND ($7::text IS NULL OR r.peer = $7) AND ($8::text IS NULL OR r.workflow_id = $8) \
-        AND ($9::jsonb IS NULL OR r.labels @> $9) ORDER BY r.id DESC LIMIT $10";
+        AND ($9::jsonb IS NULL OR r.labels @> $9::jsonb) ORDER BY r.id DESC LIMIT $10";
 const ATTEMPTS: &str = include_str!("attempts.sql");
 
 impl Store {

@@ -55,12 +55,14 @@ impl Refusals {
         Self { sender: gather(limits, Recorder { store }, closed) }
     }
 
-    /// Remembers one, without its payload.
-    pub(crate) fn record(&self, submission: &Submission, decision: &Decision) {
+    /// Remembers one, without its payload. False where it was dropped instead.
+    pub(crate) fn record(&self, submission: &Submission, decision: &Decision) -> bool {
         let submission = Submission { payload: String::new(), ..submission.clone() };
-        if self.sender.try_send(Refusal { submission, decision: *decision }).is_err() {
+        let kept = self.sender.try_send(Refusal { submission, decision: *decision }).is_ok();
+        if !kept {
             metrics::counter!("tidegate_refusals_dropped_total").increment(1);
         }
+        kept
     }
 }
 

@@ -1,0 +1,141 @@
+//! Puts the parts together: what the configuration says, in the words of each part.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tidegate_api::{AppState, Settings};
+use tidegate_keeper::KeeperOptions;
+use tidegate_store::{Admitter, AdmitterOptions, Canceller, Retention, Store, StoreOptions};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::backend::StoreBackend;
+use super::database::failed;
+use crate::config::{Config, Listen};
+use crate::exit::Failure;
+
+/// Opens the store on a database.
+pub(super) fn store(config: &Config, url: &str, direct_url: Option<&str>) -> Result<Store, Failure> {
+    let store = &config.store;
+    let options = StoreOptions {
+        url: url.to_owned(),
+        direct_url: direct_url.map(str::to_owned),
+        connections: store.max_connections,
+        connect_timeout: ms(store.connect_timeout_ms),
+        statement_timeout: ms(store.statement_timeout_ms),
+        lock_timeout: ms(store.lock_timeout_ms),
+        idle_in_transaction_timeout: ms(store.idle_in_transaction_timeout_ms),
+    };
+    Store::open(options).map_err(|error| failed("the store could not be opened", &error))
+}
+
+/// The API, serving.
+pub(super) struct Api {
+    state: AppState,
+    door: Admitter,
+    stop: CancellationToken,
+    served: JoinHandle<std::io::Result<()>>,
+}
+
+impl Api {
+    /// Serves on a listener.
+    pub(super) fn start(
+        config: &Config,
+        store: &Store,
+        listener: TcpListener,
+        prometheus: PrometheusHandle,
+    ) -> Result<Self, Failure> {
+        let opened = |error| failed("the door could not be opened", &error);
+        let door = Admitter::start(store, admitter_options(config)).map_err(opened)?;
+        let canceller = Canceller::start(store).map_err(opened)?;
+        let backend = StoreBackend { store: store.clone(), door: door.clone(), canceller };
+        tidegate_api::describe_metrics();
+        let state = AppState::new(Arc::new(backend), settings(config), Some(prometheus));
+        let stop = CancellationToken::new();
+        let served = tokio::spawn(tidegate_api::serve(listener, state.clone(), stop.clone()));
+        Ok(Self { state, door, stop, served })
+    }
+
+    /// Lets nobody in any more; everything else is still answered.
+    pub(super) fn start_draining(&self) {
+        self.state.start_draining();
+    }
+
+    /// Lets open requests finish and ends.
+    pub(super) async fn stop(self) -> Result<(), Failure> {
+        self.stop.cancel();
+        let served = self.served.await;
+        self.door.close();
+        match served {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(Failure::other("the server ended", error)),
+            Err(error) => Err(Failure::other("the server broke off", error)),
+        }
+    }
+}
+
+/// Keeps the cell until told to stop.
+pub(super) async fn keep(config: &Config, store: &Store, stop: CancellationToken) {
+    let (keeper, retention) = (&config.keeper, &config.retention);
+    let options = KeeperOptions {
+        limits: config.limits.clone(),
+        retention: Retention {
+            finished: ms(retention.finished_ms),
+            refused: ms(retention.refused_ms),
+            partition: ms(retention.partition_ms),
+        },
+        sweep_interval: ms(keeper.sweep_interval_ms),
+        reap_interval: ms(keeper.reap_interval_ms),
+        audit_interval: ms(keeper.audit_interval_ms),
+        prune_interval: ms(keeper.prune_interval_ms),
+    };
+    tidegate_keeper::keep(store.clone(), options, stop).await;
+}
+
+/// Takes the port, before anything slow is done: whoever else has it should be known at once.
+pub(super) async fn bind(listen: Listen) -> Result<TcpListener, Failure> {
+    TcpListener::bind(listen.0).await.map_err(|error| {
+        let hint = match error.kind() {
+            std::io::ErrorKind::AddrInUse => "; another program listens there: stop it, or choose another --listen",
+            _ => "",
+        };
+        Failure::Other(format!("cannot listen on {listen}: {error}{hint}"))
+    })
+}
+
+fn admitter_options(config: &Config) -> AdmitterOptions {
+    AdmitterOptions {
+        limits: config.limits.clone(),
+        batch_tasks: config.store.batch_max_tasks as usize,
+        batch_bytes: config.store.batch_max_bytes as usize,
+        waiting: config.store.max_waiting_submissions as usize,
+        key_retention: ms(config.retention.idempotency_ms),
+    }
+}
+
+fn settings(config: &Config) -> Settings {
+    let server = &config.server;
+    Settings {
+        keyless: server.listen.is_loopback(),
+        limits: config.limits.clone(),
+        kinds: config.kinds.iter().map(|(name, kind)| (name.clone(), kind.policy())).collect(),
+        max_payload_bytes: server.max_payload_bytes as usize,
+        max_body_bytes: server.max_body_bytes as usize,
+        max_ingest_bytes: usize::try_from(server.max_ingest_bytes).unwrap_or(usize::MAX),
+        body_timeout: ms(server.body_timeout_ms),
+        first_request_timeout: ms(server.header_timeout_ms),
+        header_timeout: ms(server.header_timeout_ms),
+        write_stall_timeout: ms(server.write_stall_timeout_ms),
+        max_header_bytes: server.max_header_bytes,
+        max_connections: server.max_connections as usize,
+        max_long_polls: server.max_long_polls as usize,
+        drain_timeout: ms(server.shutdown_grace_ms),
+        ..Settings::default()
+    }
+}
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}

@@ -1,0 +1,13 @@
+//! From what callers send to types that cannot hold nonsense. Every complaint names its place.
+
+mod headers;
+mod members;
+mod query;
+mod submission;
+mod value;
+
+pub(crate) use headers::{SubmitHeaders, no_idempotency_key};
+pub(crate) use members::{Members, array, document, duplicate, missing, unknown};
+pub(crate) use query::{cursor, filter, no_parameters, wait};
+pub(crate) use submission::{Draft, draft, payload_too_large};
+pub(crate) use value::{Bad, string};

@@ -1,0 +1,77 @@
+//! Listing and reading back.
+
+use std::time::Duration;
+
+use tidegate_core::settlement::Ending;
+use tidegate_core::{Status, TenantId};
+use tidegate_store::TaskFilter;
+
+use crate::{Cell, kind, tenant};
+
+fn filter() -> TaskFilter {
+    TaskFilter { limit: 200, ..TaskFilter::default() }
+}
+
+#[tokio::test]
+async fn pages_hold_every_task_once_newest_first() {
+    let cell = Cell::new().await;
+    let mut ids = Vec::new();
+    for _ in 0..25 {
+        ids.push(cell.add(cell.submission()).await);
+    }
+    let mut foreign = cell.submission();
+    foreign.tenant = TenantId::parse("other").unwrap();
+    cell.add(foreign).await;
+    ids.reverse();
+    let mut got = Vec::new();
+    let mut page = TaskFilter { limit: 10, ..filter() };
+    loop {
+        let found = cell.store.tasks(&tenant(), &page).await.unwrap();
+        got.extend(found.tasks.iter().map(|task| task.id));
+        let Some(next) = found.next else { break };
+        page.before = Some(next);
+    }
+    assert_eq!(got, ids);
+}
+
+#[tokio::test]
+async fn filters_see_where_a_task_stands_and_what_it_is() {
+    let cell = Cell::new().await;
+    let session = cell.session(4).await;
+    let done = cell.add(cell.submission()).await;
+    let task = cell.claim(&session).await;
+    cell.settle(&session, &task, Ending::Completed).await;
+    let running = cell.add(cell.submission()).await;
+    cell.claim(&session).await;
+    let mut special = cell.submission();
+    special.kind = kind("special");
+    special.workflow_id = Some("wf-1".into());
+    special.labels = Some("{\"team\":\"a\",\"safety\":\"true\"}".into());
+    let special = cell.add(special).await;
+    let found = async |filter: TaskFilter| {
+        cell.store.tasks(&tenant(), &filter).await.unwrap().tasks.iter().map(|task| task.id).collect::<Vec<_>>()
+    };
+    assert_eq!(found(TaskFilter { status: Some(Status::Completed), ..filter() }).await, [done]);
+    assert_eq!(found(TaskFilter { status: Some(Status::Running), ..filter() }).await, [running]);
+    assert_eq!(found(TaskFilter { status: Some(Status::Queued), ..filter() }).await, [special]);
+    assert_eq!(found(TaskFilter { kind: Some(kind("special")), ..filter() }).await, [special]);
+    assert_eq!(found(TaskFilter { workflow_id: Some("wf-1".into()), ..filter() }).await, [special]);
+    assert_eq!(found(TaskFilter { labels: vec![("team".into(), "a".into())], ..filter() }).await, [special]);
+    assert_eq!(found(TaskFilter { labels: vec![("team".into(), "b".into())], ..filter() }).await, []);
+    let arrived = cell.store.task(&tenant(), special).await.unwrap().unwrap().id.arrived_ms();
+    assert_eq!(found(TaskFilter { from_ms: Some(arrived + 1), ..filter() }).await, []);
+    assert_eq!(found(TaskFilter { to_ms: Some(arrived + 1), ..filter() }).await, [special, running, done]);
+}
+
+#[tokio::test]
+async fn refused_submissions_are_listed_among_the_others() {
+    let limits = tidegate_core::limits::Limits { max_queued: 1, ..Default::default() };
+    let cell = Cell::with(limits).await;
+    let kept = cell.add(cell.submission()).await;
+    let tidegate_store::Admission::Decided { id: refused, .. } = cell.admit(cell.submission()).await else { panic!() };
+    tidegate_testkit::poll_until(Duration::from_secs(1), "the refusal", async || {
+        let page = cell.store.tasks(&tenant(), &filter()).await.unwrap();
+        (page.tasks.iter().map(|task| task.id).collect::<Vec<_>>() == [refused, kept]).then_some(())
+    })
+    .await;
+}

@@ -1,0 +1,88 @@
+//! What the runtime needs of a store, so that it can be tested without one.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate_core::{Fence, TaskId};
+use tidegate_store::{Beat, Report, SessionId, SessionSpec, Turn};
+
+/// What can go wrong, one variant for each thing the runtime does about it.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// The session's leases are not its own any more: stop everything, open a new one.
+    #[error("the session was lost")]
+    SessionLost,
+    /// Nothing was changed; the same may work later.
+    #[error("the store cannot be reached")]
+    Unavailable(#[source] Source),
+    /// Nobody knows whether it was done.
+    #[error("the connection broke while committing")]
+    OutcomeUnknown(#[source] Source),
+    /// Nothing was changed, and the same will never work: a value was refused.
+    #[error("the store refused a value")]
+    Refused(#[source] Source),
+}
+
+/// What the store itself said.
+pub type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// Where sessions come from, and the doorbells.
+pub trait WorkPort: Send + Sync + 'static {
+    /// An open session.
+    type Session: SessionPort;
+
+    /// Registers one boot of a worker. Its lease starts before this is called, on the caller's clock.
+    fn open_session(&self, spec: SessionSpec) -> impl Future<Output = Result<Self::Session, PortError>> + Send;
+
+    /// Returns when something may be there to claim, and after `max` in any case. A ring since the last return is not
+    /// missed.
+    fn wait_for_work(&self, max: Duration) -> impl Future<Output = ()> + Send;
+
+    /// Returns true when a cancel was asked of a running task, perhaps another worker's; false after `max`. A ring
+    /// since the last return is not missed.
+    fn wait_for_cancel(&self, max: Duration) -> impl Future<Output = bool> + Send;
+}
+
+/// One session.
+pub trait SessionPort: Send + Sync + 'static {
+    /// Its heartbeat.
+    type Heart: HeartPort;
+
+    /// Its id, new at each boot.
+    fn id(&self) -> SessionId;
+
+    /// Its heartbeat: on a connection of its own, made on whichever runtime it first beats.
+    fn heart(&self) -> Self::Heart;
+
+    /// In one transaction settles the reports and then claims at most `want` tasks. Fewer than that come back only if
+    /// nothing else can be claimed now. Settling is idempotent: a report whose lease is gone changes nothing.
+    fn turn(&self, reports: &[Report], want: usize) -> impl Future<Output = Result<Turn, PortError>> + Send;
+
+    /// Hands back every lease of this session that is not among `held`: what a turn claimed whose answer was lost.
+    /// Called after a turn whose outcome is unknown, before the next.
+    fn hand_back_unheld(&self, held: &[(TaskId, Fence)]) -> impl Future<Output = Result<(), PortError>> + Send;
+
+    /// Says that this session claims no more, so that its slots are not counted on.
+    fn drain(&self) -> impl Future<Output = Result<(), PortError>> + Send;
+
+    /// Ends the session. It holds no lease any more.
+    fn close(&self) -> impl Future<Output = Result<(), PortError>> + Send;
+}
+
+/// A task that is being run, as the heartbeat names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The task.
+    pub id: TaskId,
+    /// The fence it runs under.
+    pub fence: Fence,
+    /// What its handler last said of its progress, as JSON text, if that is new since the last answered heartbeat.
+    pub progress: Option<Arc<str>>,
+}
+
+/// The heartbeat of a session.
+pub trait HeartPort: Send + 'static {
+    /// Extends the session's lease and brings back cancels and losses. The future may be dropped at any time.
+    fn beat(&mut self, held: &[Held]) -> impl Future<Output = Result<Beat, PortError>> + Send;
+}
