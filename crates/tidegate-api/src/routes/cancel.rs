@@ -6,7 +6,7 @@ use http::StatusCode;
 use tidegate_core::TaskId;
 use tidegate_core::json::repair_text;
 use tidegate_store::{CancelOutcome, StoreError};
-use tidegate_wire::{CancelRequest, Fault, Problem, Task};
+use tidegate_wire::{CancelRequest, Fault, MAX_PAYLOAD_DEPTH, Problem, Task};
 
 use crate::decode::{self, Members};
 use crate::rejection::Rejection;
@@ -78,7 +78,7 @@ async fn reason(app: &Shared, request: Request) -> Result<Option<String>, Reject
     }
     body::check_json(&parts.headers)?;
     let mut reason = None;
-    for (name, value) in Members::of(decode::document(text, 1)?, "")?.iter() {
+    for (name, value) in Members::of(decode::document(text, MAX_PAYLOAD_DEPTH)?, "")?.iter() {
         if name != "reason" {
             return Err(decode::unknown("", name));
         }
