@@ -4,6 +4,7 @@
 
 mod check;
 mod error;
+mod executors;
 mod kinds;
 mod layers;
 mod listen;
@@ -16,13 +17,14 @@ mod sections;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::limits::Limits;
 use tidegate_core::{Kind, PeerName, TenantId};
 
 pub(crate) use error::{ConfigError, Problem};
-pub(crate) use kinds::{ExecutorName, HttpTool, KindConfig};
+pub(crate) use kinds::KindConfig;
 pub(crate) use listen::{Listen, OpenToAll, refuse_open_to_all};
 pub(crate) use planned::{ClassRule, Cost, Peer, Quarantine, Tenant};
 pub(crate) use secret::{Secret, SecretUrl};
@@ -30,6 +32,11 @@ pub(crate) use sections::{Keeper, Log, LogFormat, Outbound, Retention, Server, S
 
 /// The defaults, as they are documented.
 pub(crate) const DEFAULTS: &str = include_str!("../../../config/default.toml");
+
+/// A time of the configuration.
+pub(crate) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -138,6 +145,14 @@ mod tests {
             ("[kinds.x]\nexecutor = \"model\"", ["kinds.x.executor (FILE)", "\"model\" is not available yet", "http"]),
             ("[kinds.x]\nexecutor = \"http\"", ["kinds.x.http (FILE)", "url", "needs"]),
             ("[kinds.x]\nmax_attempts = 1", ["kinds.x.executor (FILE)", "is missing", "echo"]),
+            (
+                "[kinds.x]\nexecutor = \"http\"\nhttp = { url = \"http://10.0.0.1/\" }",
+                ["kinds.x.http.url (FILE)", "neither public nor in an allowed network", "[outbound] allow_networks"],
+            ),
+            (
+                "[kinds.x]\nexecutor = \"http\"\nhttp = { url = \"https://x.example/\", headers = { x-fence = \"1\" } }",
+                ["kinds.x.http.headers (FILE)", "x-fence", "cannot be set"],
+            ),
             ("[server]\nlisten = \"8080\"", ["server.listen (FILE)", "an address and a port", "127.0.0.1:8080"]),
             ("[outbound]\nallow_networks = [\"x\"]", ["outbound.allow_networks[0] (FILE)", "invalid", "IP"]),
         ] {
@@ -168,7 +183,7 @@ mod tests {
     #[test]
     fn secrets_do_not_survive_printing() {
         let text = "[store]\nurl = \"postgres://u:s3cret@db/x\"\n[kinds.x]\nexecutor = \"http\"\n\
-                    http = { url = \"https://u:s3cret@tool.example/?key=s3cret\", headers = { authorization = \"s3cret\" } }";
+                    http = { url = \"https://tool.example/?key=s3cret\", headers = { authorization = \"s3cret\" } }";
         let config = load(text, &[]).unwrap();
         let printed =
             [format!("{config:?}"), toml::to_string_pretty(&config).unwrap(), serde_json::to_string(&config).unwrap()];
