@@ -50,7 +50,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Up(arguments) => roles::up(load(&global)?, &arguments, &mut output),
         Command::Serve(arguments) => roles::serve(load(&global)?, &arguments),
         Command::Worker(arguments) => roles::worker(load(&global)?, &arguments),
-        Command::Keeper(arguments) => roles::keeper(load(&global)?, &arguments),
+        Command::Keeper(arguments) => roles::keeper(&load(&global)?, &arguments),
         Command::Migrate(arguments) => roles::migrate(&load(&global)?, &arguments),
         Command::DevPostgres(arguments) => return roles::dev_postgres(&arguments),
     }?;

@@ -4,9 +4,8 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use tidegate_core::kind_policy::KindPolicy;
-use url::Url;
 
-use super::{Config, ExecutorName, HttpTool, KindConfig, Peer, Tenant};
+use super::{Config, KindConfig, Peer, Tenant};
 
 /// A key and what is wrong with its value.
 type Found = (String, String);
@@ -17,23 +16,6 @@ const HOUR_MS: u64 = 60 * MINUTE_MS;
 const DAY_MS: u64 = 24 * HOUR_MS;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-
-/// Headers of an HTTP tool that are ours or the connection's.
-const RESERVED_HEADERS: [&str; 13] = [
-    "connection",
-    "content-length",
-    "content-type",
-    "host",
-    "idempotency-key",
-    "traceparent",
-    "transfer-encoding",
-    "upgrade",
-    "x-attempt",
-    "x-budget",
-    "x-deadline-epoch-ms",
-    "x-fence",
-    "x-task-id",
-];
 
 /// Everything that is wrong with a configuration.
 pub(super) fn problems(config: &Config) -> Vec<Found> {
@@ -49,6 +31,7 @@ pub(super) fn problems(config: &Config) -> Vec<Found> {
     for (name, kind) in &config.kinds {
         check.kind(&format!("kinds.{name}"), kind);
     }
+    check.found.extend(config.registry().err().into_iter().flatten());
     for (name, tenant) in &config.tenants {
         check.tenant(&format!("tenants.{name}"), tenant);
     }
@@ -119,7 +102,7 @@ impl Check {
             self.found("store.lock_timeout_ms", what);
         }
         for (key, url) in [("store.url", &store.url), ("store.direct_url", &store.direct_url)] {
-            if url.as_ref().is_some_and(|url| !is_postgres(url.reveal())) {
+            if url.as_ref().is_some_and(|url| !url.is_postgres()) {
                 self.found(key, "must begin with postgres:// or postgresql://");
             }
         }
@@ -173,39 +156,6 @@ impl Check {
         if backoff.base_ms > backoff.max_ms {
             self.found(format!("{key}.backoff.base_ms"), "must not be above max_ms");
         }
-        let executor_key = format!("{key}.executor");
-        match kind.executor {
-            None => self.found(executor_key, "is missing: echo, sleep, fail or http"),
-            Some(executor) if !executor.is_available() => {
-                let name = executor.as_str();
-                self.found(executor_key, format!("\"{name}\" is not available yet; echo, sleep, fail and http are"));
-            }
-            Some(ExecutorName::Http) => match &kind.http {
-                None => self.found(format!("{key}.http"), "is missing: the executor \"http\" needs http = { url = … }"),
-                Some(tool) => self.tool(&format!("{key}.http"), tool),
-            },
-            Some(_) if kind.http.is_some() => {
-                self.found(format!("{key}.http"), "has no meaning: the executor is not \"http\"");
-            }
-            Some(_) => {}
-        }
-    }
-
-    fn tool(&mut self, key: &str, tool: &HttpTool) {
-        match Url::parse(tool.url.reveal()) {
-            Ok(url) if matches!(url.scheme(), "http" | "https") && url.has_host() => {}
-            _ => self.found(format!("{key}.url"), "must be a URL that begins with http:// or https://"),
-        }
-        for (name, value) in &tool.headers {
-            let lower = name.to_ascii_lowercase();
-            if !is_header_name(name) {
-                self.found(format!("{key}.headers"), format!("{name:?} is not the name of a header"));
-            } else if RESERVED_HEADERS.contains(&lower.as_str()) {
-                self.found(format!("{key}.headers.{name}"), "is set by Tidegate itself");
-            } else if !value.reveal().bytes().all(|byte| byte == b'\t' || (b' '..0x7F).contains(&byte)) {
-                self.found(format!("{key}.headers.{name}"), "may hold only visible ASCII characters and blanks");
-            }
-        }
     }
 
     fn tenant(&mut self, key: &str, tenant: &Tenant) {
@@ -243,13 +193,4 @@ impl Check {
             self.range(format!("{key}.add"), rule.add.unwrap_or(0), -100..=100);
         }
     }
-}
-
-fn is_postgres(url: &str) -> bool {
-    url.starts_with("postgres://") || url.starts_with("postgresql://")
-}
-
-/// A token as in RFC 9110, section 5.6.2.
-fn is_header_name(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }

@@ -109,9 +109,4 @@ impl ExecutorName {
             Self::Command => "command",
         }
     }
-
-    /// Whether this version can run it.
-    pub(crate) fn is_available(self) -> bool {
-        matches!(self, Self::Echo | Self::Sleep | Self::Fail | Self::Http)
-    }
 }

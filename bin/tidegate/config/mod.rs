@@ -3,7 +3,9 @@
 //! `config/default.toml` is compiled in and explains every key; over it go the files and then the environment.
 
 mod check;
+mod dormant;
 mod error;
+mod executors;
 mod kinds;
 mod layers;
 mod listen;
@@ -16,13 +18,14 @@ mod sections;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::limits::Limits;
 use tidegate_core::{Kind, PeerName, TenantId};
 
 pub(crate) use error::{ConfigError, Problem};
-pub(crate) use kinds::{ExecutorName, HttpTool, KindConfig};
+pub(crate) use kinds::KindConfig;
 pub(crate) use listen::{Listen, OpenToAll, refuse_open_to_all};
 pub(crate) use planned::{ClassRule, Cost, Peer, Quarantine, Tenant};
 pub(crate) use secret::{Secret, SecretUrl};
@@ -30,6 +33,11 @@ pub(crate) use sections::{Keeper, Log, LogFormat, Outbound, Retention, Server, S
 
 /// The defaults, as they are documented.
 pub(crate) const DEFAULTS: &str = include_str!("../../../config/default.toml");
+
+/// A time of the configuration.
+pub(crate) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
 
 /// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -72,16 +80,6 @@ impl Config {
         let problems = problems.into_iter().map(|(key, what)| Problem::new(&key, layers.origin(&key), &what));
         ConfigError::unless_empty(problems.collect())?;
         Ok(config)
-    }
-
-    /// The parts that somebody configured and that this version reads but does not act on.
-    pub(crate) fn dormant(&self) -> Vec<&'static str> {
-        let used = [
-            ("tenants", !self.tenants.is_empty()),
-            ("peers", !self.peers.is_empty()),
-            ("class_rules", !self.class_rules.is_empty()),
-        ];
-        used.into_iter().filter_map(|(section, used)| used.then_some(section)).collect()
     }
 }
 
@@ -138,6 +136,14 @@ mod tests {
             ("[kinds.x]\nexecutor = \"model\"", ["kinds.x.executor (FILE)", "\"model\" is not available yet", "http"]),
             ("[kinds.x]\nexecutor = \"http\"", ["kinds.x.http (FILE)", "url", "needs"]),
             ("[kinds.x]\nmax_attempts = 1", ["kinds.x.executor (FILE)", "is missing", "echo"]),
+            (
+                "[kinds.x]\nexecutor = \"http\"\nhttp = { url = \"http://10.0.0.1/\" }",
+                ["kinds.x.http.url (FILE)", "neither public nor in an allowed network", "[outbound] allow_networks"],
+            ),
+            (
+                "[kinds.x]\nexecutor = \"http\"\nhttp = { url = \"https://x.example/\", headers = { x-fence = \"1\" } }",
+                ["kinds.x.http.headers (FILE)", "x-fence", "cannot be set"],
+            ),
             ("[server]\nlisten = \"8080\"", ["server.listen (FILE)", "an address and a port", "127.0.0.1:8080"]),
             ("[outbound]\nallow_networks = [\"x\"]", ["outbound.allow_networks[0] (FILE)", "invalid", "IP"]),
         ] {
@@ -161,14 +167,24 @@ mod tests {
 
     #[test]
     fn what_is_kept_for_later_is_named() {
-        let config = load("[tenants.acme]\nweight = 2.0\n[peers.p]\nmax_in_flight = 1", &[]).unwrap();
-        assert_eq!(config.dormant(), ["tenants", "peers"]);
+        let text = "[tenants.acme]\nweight = 2.0\n[peers.p]\nmax_in_flight = 1\n[quarantine]\nthreshold = 3\n\
+                    hold_ms = 1000\n[limits]\nmax_queued = 7\nmax_tokens = 9\n[limits.classes.standard]\nfrom = 50\n\
+                    shed_at = 0.5\n[[class_rules]]\nwhen = {}\nadd = 1";
+        let expected = [
+            "tenants.acme",
+            "peers.p",
+            "class_rules.0",
+            "quarantine.hold_ms",
+            "limits.max_tokens",
+            "limits.classes.standard.shed_at",
+        ];
+        assert_eq!(load(text, &[]).unwrap().dormant(), expected);
     }
 
     #[test]
     fn secrets_do_not_survive_printing() {
         let text = "[store]\nurl = \"postgres://u:s3cret@db/x\"\n[kinds.x]\nexecutor = \"http\"\n\
-                    http = { url = \"https://u:s3cret@tool.example/?key=s3cret\", headers = { authorization = \"s3cret\" } }";
+                    http = { url = \"https://tool.example/?key=s3cret\", headers = { authorization = \"s3cret\" } }";
         let config = load(text, &[]).unwrap();
         let printed =
             [format!("{config:?}"), toml::to_string_pretty(&config).unwrap(), serde_json::to_string(&config).unwrap()];

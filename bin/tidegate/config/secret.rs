@@ -56,6 +56,11 @@ impl SecretUrl {
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
+
+    /// Whether it looks like the way to a Postgres.
+    pub(crate) fn is_postgres(&self) -> bool {
+        self.0.starts_with("postgres://") || self.0.starts_with("postgresql://")
+    }
 }
 
 impl From<String> for SecretUrl {

@@ -172,7 +172,8 @@ fn parse_version(said: &str) -> Option<Version> {
     Some(Version { major: leading_number(text)?, text: text.to_owned() })
 }
 
-fn leading_number(text: &str) -> Option<u32> {
+/// The number that a text begins with.
+pub(crate) fn leading_number(text: &str) -> Option<u32> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     text[..end].parse().ok()
 }

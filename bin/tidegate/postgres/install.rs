@@ -13,12 +13,13 @@ use nix::unistd::geteuid;
 
 use super::PostgresError;
 use super::command::{run, wait_or_kill};
+use super::find::{FLOOR, leading_number};
 
 /// Longest that one step may take: a slow line and a slow disk are waited for, a dead mirror is not.
 const STEP_LIMIT: Duration = Duration::from_secs(900);
 
-/// Longest that asking whether `sudo` would let us may take.
-const SUDO_LIMIT: Duration = Duration::from_secs(10);
+/// Longest that a question to `sudo` or the package lists may take.
+const ASK_LIMIT: Duration = Duration::from_secs(20);
 
 /// Options for every call: wait for another package manager instead of failing, try a broken line again, give up on one
 /// that hangs.
@@ -47,17 +48,37 @@ fn is_debian(os_release: &str) -> bool {
 /// error: this takes a minute and nobody should wonder.
 pub(crate) fn install() -> Result<(), PostgresError> {
     let root = Root::find()?;
-    say("no PostgreSQL found; installing Debian's package (apt-get install postgresql)");
+    say(&format!("no PostgreSQL {FLOOR} or newer found; installing Debian's package (apt-get install postgresql)"));
     // Old lists are no reason to stop: the packages may still be there.
     if let Err(error) = root.apt(&["update"]) {
         say(&format!("{error}; going on with the package lists as they are"));
     }
+    check_candidate()?;
     root.apt(&["install", "--yes", "--no-install-recommends", "postgresql-common"])?;
     let before = std::fs::read_to_string(CREATE_CONFIG).unwrap_or_default();
     root.write(CREATE_CONFIG, &without_main_cluster(&before))?;
     let installed = root.apt(&["install", "--yes", "--no-install-recommends", "postgresql"]);
     let restored = root.write(CREATE_CONFIG, &before);
     installed.and(restored)
+}
+
+/// An older Debian offers an older Postgres, which would be installed in vain.
+fn check_candidate() -> Result<(), PostgresError> {
+    let said = run(Command::new("apt-cache").args(["policy", "postgresql"]).stdin(Stdio::null()), ASK_LIMIT)?;
+    match candidate_major(&said) {
+        Some(major) if major < FLOOR => {
+            let why = format!("this system's package is PostgreSQL {major}, and {FLOOR} or newer is needed");
+            Err(PostgresError::Install { why })
+        }
+        // Where the answer is not understood, the installation itself will tell.
+        _ => Ok(()),
+    }
+}
+
+/// Reads the line `Candidate: 15+248+deb12u1`.
+fn candidate_major(policy: &str) -> Option<u32> {
+    let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "))?;
+    leading_number(candidate)
 }
 
 /// The same configuration with the one line last, where it counts.
@@ -83,7 +104,7 @@ impl Root {
         if geteuid().is_root() {
             return Ok(Root::Direct);
         }
-        match run(Command::new("sudo").args(["-n", "true"]).stdin(Stdio::null()), SUDO_LIMIT) {
+        match run(Command::new("sudo").args(["-n", "true"]).stdin(Stdio::null()), ASK_LIMIT) {
             Ok(_) => Ok(Root::Sudo),
             Err(_) => Err(PostgresError::Install {
                 why: "it needs root, and `sudo -n` does not work for this user".to_owned(),
@@ -142,6 +163,14 @@ mod tests {
         assert!(is_debian("ID=mint\nID_LIKE=\"ubuntu debian\"\n"));
         assert!(!is_debian("ID=fedora\nID_LIKE=\"rhel centos\"\nHOME_URL=https://debian.example/\n"));
         assert!(!is_debian(""));
+    }
+
+    #[test]
+    fn the_offered_version_is_read_from_the_policy() {
+        let policy = "postgresql:\n  Installed: (none)\n  Candidate: 13+225+deb11u1\n  Version table:\n";
+        assert_eq!(candidate_major(policy), Some(13));
+        assert_eq!(candidate_major("postgresql:\n  Candidate: (none)\n"), None);
+        assert_eq!(candidate_major(""), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Telling our Postgres processes from others, through `/proc`. A pid by itself proves nothing: it may have been given to
 //! another process since it was written down.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -15,22 +15,37 @@ pub(crate) fn is_server_on(pid: i32, data: &Path) -> bool {
     if !Path::new("/proc/self").exists() {
         return kill(Pid::from_raw(pid), None).is_ok();
     }
-    let link = |name: &str| std::fs::read_link(format!("/proc/{pid}/{name}")).ok();
-    // After an upgrade of the package the link reads `…/postgres (deleted)`.
-    let runs_postgres = |exe: PathBuf| {
-        exe.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.split(' ').next() == Some("postgres"))
-    };
-    link("cwd").is_some_and(|cwd| cwd == data) && link("exe").is_some_and(runs_postgres)
+    is_server(pid, |cwd| cwd == data)
 }
 
 /// All server processes on this data directory, the postmaster and its children alike.
 pub(crate) fn servers_on(data: &Path) -> Vec<i32> {
+    servers(|cwd| cwd == data)
+}
+
+/// All server processes on data directories below this one.
+pub(crate) fn servers_below(directory: &Path) -> Vec<i32> {
+    servers(|cwd| cwd.starts_with(directory))
+}
+
+/// The name of the program that a process runs. After an upgrade of its package the link reads `…/postgres (deleted)`.
+pub(crate) fn program_of(pid: i32) -> Option<String> {
+    let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    exe.file_name()?.to_str()?.split(' ').next().map(str::to_owned)
+}
+
+fn is_server(pid: i32, works_in: impl Fn(&Path) -> bool) -> bool {
+    let cwd = std::fs::read_link(format!("/proc/{pid}/cwd"));
+    cwd.is_ok_and(|cwd| works_in(&cwd)) && program_of(pid).as_deref() == Some("postgres")
+}
+
+fn servers(works_in: impl Fn(&Path) -> bool) -> Vec<i32> {
     std::fs::read_dir("/proc")
         .into_iter()
         .flatten()
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| is_server_on(*pid, data))
+        .filter(|pid| is_server(*pid, &works_in))
         .collect()
 }
 

@@ -26,8 +26,12 @@ fn data_dir() -> TempDir {
     dir
 }
 
+fn durable(dir: &Path) -> OwnCluster {
+    OwnCluster::durable(dir, tidegate_testkit::pg_bin())
+}
+
 fn start(dir: &Path) -> LocalPostgres {
-    LocalPostgres::start(OwnCluster::durable(dir, None)).unwrap()
+    LocalPostgres::start(durable(dir)).unwrap()
 }
 
 fn data_of(dir: &Path) -> std::path::PathBuf {
@@ -67,9 +71,11 @@ fn a_cluster_is_durable_reachable_both_ways_and_keeps_its_data_and_port() {
         assert_eq!(ask(&url, "SELECT current_database() || '/' || current_user"), "tidegate/tidegate");
     }
     let settings = "SELECT string_agg(current_setting(name), ' ') FROM unnest(ARRAY['fsync', 'synchronous_commit', \
-                    'full_page_writes', 'server_encoding', 'lc_collate', 'listen_addresses', 'password_encryption']) name";
+                    'full_page_writes', 'server_encoding', 'listen_addresses', 'password_encryption']) name";
     let said = ask(&postgres.url(), settings);
-    assert_eq!(said, "on on on UTF8 C 127.0.0.1 scram-sha-256");
+    assert_eq!(said, "on on on UTF8 127.0.0.1 scram-sha-256");
+    let collation = "SELECT datcollate FROM pg_database WHERE datname = current_database()";
+    assert_eq!(ask(&postgres.url(), collation), "C");
     let wrong = postgres.tcp_url().replacen("tidegate:", "tidegate:0", 1);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     assert!(runtime.block_on(PgConnection::connect(&wrong)).is_err(), "a wrong password must not get in");
@@ -98,7 +104,7 @@ fn the_home_is_closed_to_others_and_the_password_is_in_no_open_file() {
 fn a_server_that_outlived_its_process_is_adopted_and_a_second_process_is_refused() {
     let dir = data_dir();
     let first = start(dir.path());
-    let refused = LocalPostgres::start(OwnCluster::durable(dir.path(), None)).unwrap_err();
+    let refused = LocalPostgres::start(durable(dir.path())).unwrap_err();
     assert!(matches!(refused, PostgresError::InUse { .. }), "{refused}");
     assert!(refused.to_string().contains(&std::process::id().to_string()), "{refused}");
 
@@ -205,7 +211,7 @@ fn a_cluster_of_another_major_version_is_refused_and_not_touched() {
     let version = data_of(dir.path()).join("PG_VERSION");
     let before = std::fs::read_to_string(&version).unwrap();
     std::fs::write(&version, "14\n").unwrap();
-    let error = LocalPostgres::start(OwnCluster::durable(dir.path(), None)).unwrap_err();
+    let error = LocalPostgres::start(durable(dir.path())).unwrap_err();
     assert!(matches!(error, PostgresError::WrongMajor { wanted: 14, .. }), "{error}");
     std::fs::write(&version, before).unwrap();
     start(dir.path());
@@ -214,7 +220,7 @@ fn a_cluster_of_another_major_version_is_refused_and_not_touched() {
 #[test]
 fn a_throw_away_cluster_is_empty_each_time_and_leaves_nothing() {
     let dir = data_dir();
-    let wanted = OwnCluster::throw_away(dir.path(), None);
+    let wanted = OwnCluster::throw_away(dir.path(), tidegate_testkit::pg_bin());
     let first = LocalPostgres::start(wanted.clone()).unwrap();
     assert_eq!(ask(&first.url(), "SELECT current_setting('fsync')"), "off");
     execute(&first.url(), "CREATE TABLE gone ()");
@@ -236,7 +242,7 @@ fn root_in_a_directory_closed_to_others_gets_a_home_elsewhere_and_a_link() {
     }
     let (dir, elsewhere) = (tempfile::tempdir().unwrap(), data_dir());
     set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
-    let wanted = OwnCluster { fallback_base: elsewhere.path().join("base"), ..OwnCluster::durable(dir.path(), None) };
+    let wanted = OwnCluster { fallback_base: elsewhere.path().join("base"), ..durable(dir.path()) };
     let postgres = LocalPostgres::start(wanted.clone()).unwrap();
     assert!(postgres.home().starts_with(elsewhere.path()));
     assert_eq!(dir.path().join("postgres").read_link().unwrap(), postgres.home());

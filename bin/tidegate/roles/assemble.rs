@@ -1,19 +1,20 @@
 //! Puts the parts together: what the configuration says, in the words of each part.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use tidegate_api::{AppState, Settings};
+use tidegate_api::{AppState, Settings, StoreBackend};
 use tidegate_keeper::KeeperOptions;
 use tidegate_store::{Admitter, AdmitterOptions, Canceller, Retention, Store, StoreOptions};
+use tidegate_worker::{StorePort, Worker, WorkerOptions};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::backend::StoreBackend;
 use super::database::failed;
-use crate::config::{Config, Listen};
+use crate::config::{Config, Listen, Problem, ms};
 use crate::exit::Failure;
 
 /// Opens the store on a database.
@@ -50,7 +51,7 @@ impl Api {
         let opened = |error| failed("the door could not be opened", &error);
         let door = Admitter::start(store, admitter_options(config)).map_err(opened)?;
         let canceller = Canceller::start(store).map_err(opened)?;
-        let backend = StoreBackend { store: store.clone(), door: door.clone(), canceller };
+        let backend = StoreBackend { store: store.clone(), admitter: door.clone(), canceller };
         tidegate_api::describe_metrics();
         let state = AppState::new(Arc::new(backend), settings(config), Some(prometheus));
         let stop = CancellationToken::new();
@@ -94,15 +95,57 @@ pub(super) async fn keep(config: &Config, store: &Store, stop: CancellationToken
     tidegate_keeper::keep(store.clone(), options, stop).await;
 }
 
+/// A worker on the store.
+pub(super) fn worker(config: &Config, store: &Store) -> Result<Worker<StorePort>, Failure> {
+    let worker = &config.worker;
+    let options = WorkerOptions {
+        name: worker_name(),
+        slots: worker.slots,
+        lease: ms(worker.lease_ms),
+        shutdown_grace: ms(worker.shutdown_grace_ms),
+        settle_reserve: ms(worker.settle_reserve_ms),
+        stop_grace: ms(worker.stop_grace_ms),
+        cancel_grace: ms(worker.cancel_grace_ms),
+        kinds: (!worker.kinds.is_empty()).then(|| worker.kinds.clone()),
+    };
+    let registry = config.registry().map_err(|problems| {
+        Failure::Other(problems.into_iter().map(|(key, what)| format!("{key}: {what}")).collect::<Vec<_>>().join("\n"))
+    })?;
+    Worker::new(Arc::new(StorePort::new(store.clone())), registry, options)
+        .map_err(|error| Failure::Config(Problem::new("worker", None, &error.to_string()).into()))
+}
+
+/// A name that tells people which process it is: the machine and the process id.
+fn worker_name() -> String {
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    format!("{}-{}", host.as_deref().unwrap_or("worker"), std::process::id())
+}
+
+/// How long a port that is taken is waited for: a process that was just killed lets go of it within that.
+const PORT_PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is tried.
+const PORT_TRIES: Duration = Duration::from_millis(50);
+
 /// Takes the port, before anything slow is done: whoever else has it should be known at once.
 pub(super) async fn bind(listen: Listen) -> Result<TcpListener, Failure> {
-    TcpListener::bind(listen.0).await.map_err(|error| {
-        let hint = match error.kind() {
-            std::io::ErrorKind::AddrInUse => "; another program listens there: stop it, or choose another --listen",
-            _ => "",
+    let started = Instant::now();
+    loop {
+        let error = match TcpListener::bind(listen.0).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) => error,
         };
-        Failure::Other(format!("cannot listen on {listen}: {error}{hint}"))
-    })
+        let taken = error.kind() == std::io::ErrorKind::AddrInUse;
+        if !taken || started.elapsed() > PORT_PATIENCE {
+            let hint = if taken { "; another program listens there: stop it, or choose another --listen" } else { "" };
+            return Err(Failure::Other(format!("cannot listen on {listen}: {error}{hint}")));
+        }
+        tokio::time::sleep(PORT_TRIES).await;
+    }
+}
+
+/// The address that a listener got.
+pub(super) fn address(listener: &TcpListener) -> Result<SocketAddr, Failure> {
+    listener.local_addr().map_err(|error| Failure::other("cannot tell the address", error))
 }
 
 fn admitter_options(config: &Config) -> AdmitterOptions {
@@ -134,8 +177,4 @@ fn settings(config: &Config) -> Settings {
         drain_timeout: ms(server.shutdown_grace_ms),
         ..Settings::default()
     }
-}
-
-fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
 }

@@ -17,14 +17,21 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOKS: BackoffPolicy = BackoffPolicy { base_ms: 200, max_ms: 1_000 };
 
 /// The database that is named: by the command line, the environment or the configuration.
-pub(super) fn named<'a>(config: &'a Config, database: &'a Database) -> Option<&'a SecretUrl> {
-    database.named().or(config.store.url.as_ref())
+pub(super) fn named<'a>(config: &'a Config, database: &'a Database) -> Result<Option<&'a SecretUrl>, ConfigError> {
+    match database.named() {
+        Some(url) if !url.is_postgres() => {
+            let what = "must begin with postgres:// or postgresql://";
+            Err(Problem::new("", Some("--database-url or DATABASE_URL".to_owned()), what).into())
+        }
+        Some(url) => Ok(Some(url)),
+        None => Ok(config.store.url.as_ref()),
+    }
 }
 
 /// The database of a role that cannot do without.
 pub(super) fn required<'a>(config: &'a Config, database: &'a Database) -> Result<&'a SecretUrl, ConfigError> {
     let missing = "is missing: name the database with --database-url, DATABASE_URL or [store] url";
-    named(config, database).ok_or_else(|| Problem::new("store.url", None, missing).into())
+    named(config, database)?.ok_or_else(|| Problem::new("store.url", None, missing).into())
 }
 
 /// Makes sure that the tables are those of this version: waits for the database, looks, and migrates where they are

@@ -1,7 +1,6 @@
 //! What keeps running: the parts of the program, each as a process of its own or all in one.
 
 mod assemble;
-mod backend;
 mod banner;
 mod database;
 mod metrics;
@@ -12,41 +11,67 @@ mod up;
 
 use std::process::ExitCode;
 
-use crate::cli::{DevPostgresArgs, KeeperArgs, MigrateArgs, ServeArgs, WorkerArgs};
+use tidegate_store::Store;
+
+use crate::cli::{Database, DevPostgresArgs, KeeperArgs, MigrateArgs, ServeArgs, WorkerArgs};
 use crate::config::{Config, refuse_open_to_all};
 use crate::exit::{Exit, Failure};
+use shutdown::Shutdown;
 
 pub(crate) use shutdown::{Shutdown, on_signal};
 pub(crate) use up::up;
 
-/// The API.
+/// The API, and the keeper unless that is left to others.
 pub(crate) fn serve(mut config: Config, arguments: &ServeArgs) -> Result<Exit, Failure> {
     config.server.listen = arguments.listen.unwrap_or(config.server.listen);
     // Keys come with a later version: until then nobody has one.
     refuse_open_to_all(config.server.listen, false)?;
-    let url = database::required(&config, &arguments.database)?.clone();
+    database::required(&config, &arguments.database)?;
     runtime::run(&config, "serve", async |shutdown| {
         let prometheus = metrics::start()?;
         let listener = assemble::bind(config.server.listen).await?;
-        let direct = config.store.direct_url.as_ref().map(|url| url.reveal());
-        database::prepare(direct.unwrap_or(url.reveal()), &shutdown.stop).await?;
-        let store = assemble::store(&config, url.reveal(), direct)?;
+        let address = assemble::address(&listener)?;
+        let store = open(&config, &arguments.database, &shutdown).await?;
         let api = assemble::Api::start(&config, &store, listener, prometheus)?;
-        tracing::info!(address = %config.server.listen, "serving");
-        shutdown.stop.cancelled().await;
+        tracing::info!(url = %format!("http://{address}"), "serving");
+        if arguments.no_keeper {
+            shutdown.stop.cancelled().await;
+        } else {
+            assemble::keep(&config, &store, shutdown.stop.clone()).await;
+        }
         api.stop().await?;
         Ok(Exit::Done)
     })
 }
 
 /// The worker.
-pub(crate) fn worker(_: Config, _: &WorkerArgs) -> Result<Exit, Failure> {
-    Err(Failure::Other("waits for the worker".to_owned()))
+pub(crate) fn worker(mut config: Config, arguments: &WorkerArgs) -> Result<Exit, Failure> {
+    config.worker.slots = arguments.slots.unwrap_or(config.worker.slots);
+    database::required(&config, &arguments.database)?;
+    runtime::run(&config, "worker", async |shutdown| {
+        let store = open(&config, &arguments.database, &shutdown).await?;
+        let drained = assemble::worker(&config, &store)?.run(shutdown.stop).await;
+        Ok(if drained.left.is_empty() { Exit::Done } else { Exit::Failed })
+    })
 }
 
 /// The keeper.
-pub(crate) fn keeper(_: Config, _: &KeeperArgs) -> Result<Exit, Failure> {
-    Err(Failure::Other("waits for the keeper".to_owned()))
+pub(crate) fn keeper(config: &Config, arguments: &KeeperArgs) -> Result<Exit, Failure> {
+    database::required(config, &arguments.database)?;
+    runtime::run(config, "keeper", async |shutdown| {
+        let store = open(config, &arguments.database, &shutdown).await?;
+        tracing::info!("keeping");
+        assemble::keep(config, &store, shutdown.stop).await;
+        Ok(Exit::Done)
+    })
+}
+
+/// The store on the database that is named, with its tables brought to this version.
+async fn open(config: &Config, database: &Database, shutdown: &Shutdown) -> Result<Store, Failure> {
+    let url = database::required(config, database)?.reveal();
+    let direct = config.store.direct_url.as_ref().map(|url| url.reveal());
+    database::prepare(direct.unwrap_or(url), &shutdown.stop).await?;
+    assemble::store(config, url, direct)
 }
 
 /// The schema.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use super::banner::Banner;
 use super::own_postgres::OwnPostgres;
@@ -18,9 +19,10 @@ pub(crate) fn up(mut config: Config, arguments: &UpArgs, output: &mut Output) ->
     config.server.listen = arguments.listen.unwrap_or(config.server.listen);
     // Keys come with a later version: until then nobody has one.
     refuse_open_to_all(config.server.listen, false)?;
+    let named = database::named(&config, &arguments.database)?;
     runtime::run(&config, "up", async |shutdown| {
         let listener = assemble::bind(config.server.listen).await?;
-        if let Some(url) = database::named(&config, &arguments.database) {
+        if let Some(url) = named {
             let home = Home {
                 url: url.reveal(),
                 direct_url: config.store.direct_url.as_ref().map(|url| url.reveal()),
@@ -63,15 +65,27 @@ async fn live(
     shutdown: &Shutdown,
     output: &mut Output,
 ) -> Result<(), Failure> {
-    let address = listener.local_addr().map_err(|error| Failure::other("cannot tell the address", error))?;
     let prometheus = metrics::start()?;
+    let address = assemble::address(&listener)?;
     database::prepare(home.direct_url.unwrap_or(home.url), &shutdown.stop).await?;
     let store = assemble::store(config, home.url, home.direct_url)?;
+    let worker = assemble::worker(config, &store)?;
     let api = assemble::Api::start(config, &store, listener, prometheus)?;
     Banner { address, data: home.data.clone(), postgres: home.postgres }.show(output)?;
-    shutdown.stop.cancelled().await;
-    // Nobody is let in any more, but who waits for a task that still runs can see how it ends.
-    api.start_draining();
+    let draining = async {
+        shutdown.stop.cancelled().await;
+        // Nobody is let in any more, but who waits for a task that still runs can ask how it ends.
+        api.start_draining();
+    };
+    // Upkeep goes on until the worker has drained: its leases are still being renewed.
+    let upkeep = CancellationToken::new();
+    let working = async {
+        let drained = worker.run(shutdown.stop.clone()).await;
+        upkeep.cancel();
+        drained
+    };
+    let keeping = assemble::keep(config, &store, upkeep.clone());
+    tokio::join!(draining, working, keeping);
     api.stop().await
 }
 

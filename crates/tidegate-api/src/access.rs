@@ -29,7 +29,10 @@ pub(crate) struct Caller {
 /// Decides who is asking, or refuses.
 pub(crate) fn admit(app: &Shared, parts: &Parts) -> Result<Caller, Rejection> {
     if parts.headers.contains_key(AUTHORIZATION) {
-        return Err(Rejection::fault(Fault::Unauthorized, "this server knows no keys yet: send no Authorization header"));
+        return Err(Rejection::fault(
+            Fault::Unauthorized,
+            "this server knows no keys yet: send no Authorization header",
+        ));
     }
     let local = parts.extensions.get::<Peer>().is_some_and(|peer| peer.0.ip().to_canonical().is_loopback());
     if !app.settings.keyless || !local {

@@ -82,7 +82,12 @@ impl Received {
 }
 
 /// Reads a body of at most `most` bytes. What is known to be too large, or finds no room, is refused unread.
-pub(crate) async fn read(app: &Shared, headers: &HeaderMap, mut body: Body, most: usize) -> Result<Received, Rejection> {
+pub(crate) async fn read(
+    app: &Shared,
+    headers: &HeaderMap,
+    mut body: Body,
+    most: usize,
+) -> Result<Received, Rejection> {
     match read_within(app, headers, &mut body, most).await {
         Ok(received) => Ok(received),
         Err(rejection) => {
@@ -141,9 +146,7 @@ async fn next_frame(
             .await
             .map_err(|_| Rejection::fault(Fault::BodyTimeout, "the body did not arrive in time"))?,
     };
-    frame
-        .transpose()
-        .map_err(|_| Rejection::fault(Fault::BodyIncomplete, "the body ended early or could not be read"))
+    frame.transpose().map_err(|_| Rejection::fault(Fault::BodyIncomplete, "the body ended early or could not be read"))
 }
 
 fn too_large(most: usize) -> Rejection {

@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_page_with_a_title_and_a_summary() {
-        let names = Reason::ALL.iter().map(|reason| reason.as_str()).chain(Fault::ALL.iter().map(|fault| fault.as_str()));
+        let names =
+            Reason::ALL.iter().map(|reason| reason.as_str()).chain(Fault::ALL.iter().map(|fault| fault.as_str()));
         let mut count = 0;
         for name in names {
             let page = find(name).unwrap_or_else(|| panic!("docs/errors/{name}.md is missing"));

@@ -67,9 +67,6 @@ mod tests {
     fn nothing_in_a_text_is_markup() {
         let text = "<script>alert('x') && \"y\"</script>\u{1F30A}";
         let escaped = Escaped(text).to_string();
-        assert_eq!(
-            escaped,
-            "&lt;script&gt;alert(&#39;x&#39;) &amp;&amp; &quot;y&quot;&lt;/script&gt;\u{1F30A}"
-        );
+        assert_eq!(escaped, "&lt;script&gt;alert(&#39;x&#39;) &amp;&amp; &quot;y&quot;&lt;/script&gt;\u{1F30A}");
     }
 }

@@ -75,7 +75,8 @@ pub(crate) fn set_system_gauges(gauges: &Gauges) {
             metrics::gauge!(TASKS, "class" => class.as_str(), "state" => state).set(count as f64);
         }
     }
-    let ages = [("queued", gauges.oldest_queued_ms), ("due", gauges.oldest_due_ms), ("running", gauges.oldest_running_ms)];
+    let ages =
+        [("queued", gauges.oldest_queued_ms), ("due", gauges.oldest_due_ms), ("running", gauges.oldest_running_ms)];
     for (state, age_ms) in ages {
         metrics::gauge!(OLDEST, "state" => state).set(age_ms.unwrap_or(0) as f64 / 1_000.0);
     }

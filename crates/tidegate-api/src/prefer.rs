@@ -79,7 +79,9 @@ mod tests {
 
     #[test]
     fn what_is_no_wait_is_ignored() {
-        for line in ["", "respond-async", "wait", "wait=", "wait=x", "wait=-1", "wait=1.5", "waits=3", ",,;=", "\"wait=1"] {
+        for line in
+            ["", "respond-async", "wait", "wait=", "wait=x", "wait=-1", "wait=1.5", "waits=3", ",,;=", "\"wait=1"]
+        {
             assert_eq!(seconds(&[line]), None, "{line}");
         }
         assert_eq!(seconds(&[]), None);

@@ -38,6 +38,13 @@ const BEAT: &str = "WITH beat AS ( \
         ARRAY(SELECT c.task_id FROM tidegate.cancel_request c WHERE c.session_id = $1), \
         ARRAY(SELECT d.task_id FROM unnest($3::uuid[], $4::int[]) AS d(task_id, fence) \
             WHERE NOT EXISTS (SELECT FROM tidegate.lease l WHERE l.task_id = d.task_id AND l.deliveries = d.fence))";
+/// Rows that are being settled at this moment are passed over: their progress is over, and waiting for them might close
+/// a circle with the settlement's own locks.
+const PROGRESS: &str = "WITH held AS MATERIALIZED ( \
+        SELECT t.id, d.progress FROM unnest($2::uuid[], $3::int[], $4::text[]) AS d(task_id, fence, progress) \
+        JOIN tidegate.lease l ON l.task_id = d.task_id AND l.deliveries = d.fence AND l.session_id = $1 \
+        JOIN tidegate.task t ON t.id = d.task_id ORDER BY t.id FOR UPDATE OF t SKIP LOCKED \
+    ) UPDATE tidegate.task t SET progress = h.progress FROM held h WHERE t.id = h.id";
 
 /// Most flows that one look visits; where there are more, the next look goes on from there.
 const MAX_FLOWS: i32 = 512;
@@ -481,6 +488,18 @@ impl Heart {
         }
         let tasks = |ids: Vec<Uuid>| ids.into_iter().map(TaskId).collect();
         Ok(Beat { cancel: tasks(row.try_get(1)?), lost: tasks(row.try_get(2)?) })
+    }
+
+    /// Keeps what handlers said of their progress, as JSON text, with the tasks that are still this session's.
+    pub async fn report_progress(&self, said: &[(TaskId, Fence, &str)]) -> Result<(), StoreError> {
+        let ids: Vec<Uuid> = said.iter().map(|(id, ..)| id.0).collect();
+        let fences: Vec<i32> = said.iter().map(|(_, fence, _)| i32::try_from(fence.0).unwrap_or(-1)).collect();
+        let texts: Vec<&str> = said.iter().map(|(.., progress)| *progress).collect();
+        let mut conn = self.connections.get().await?;
+        let query = sqlx::query(PROGRESS).bind(self.session).bind(ids).bind(fences).bind(texts);
+        call(self.connections.call_timeout(), query.execute(&mut *conn)).await?;
+        conn.release();
+        Ok(())
     }
 }
 

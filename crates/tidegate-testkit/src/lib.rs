@@ -10,6 +10,8 @@
 //! A helper that cannot do its work panics with the reason: in a test that is the failure, and the name of the test says
 //! the rest.
 
+use std::path::PathBuf;
+
 mod data_dir;
 mod database;
 mod fake_tool;
@@ -32,4 +34,10 @@ pub fn is_long() -> bool {
 /// One of two values: for the everyday run, and for `bin/test --long`.
 pub fn short_or_long<T>(short: T, long: T) -> T {
     if is_long() { long } else { short }
+}
+
+/// The programs of the Postgres that the tests run on, for `--pg-bin`, so that servers which tests start are of the same
+/// version. `None` where the tests were not run by `bin/test`.
+pub fn pg_bin() -> Option<PathBuf> {
+    std::env::var_os("TIDEGATE_PG_BIN").map(PathBuf::from)
 }

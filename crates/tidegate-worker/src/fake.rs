@@ -37,10 +37,9 @@ pub(crate) struct State {
     pub(crate) settled: Vec<Report>,
     /// Reports that changed nothing.
     pub(crate) stale: Vec<Report>,
-    /// What was handed back because its claim was never heard of.
-    pub(crate) returned: Vec<TaskId>,
+    /// What a turn claimed whose answer was lost: the next brings it.
+    unheard: Vec<Claimed>,
     pub(crate) sessions: Vec<SessionId>,
-    pub(crate) draining: bool,
     pub(crate) closed: bool,
     /// One for each of the next turns; after them all work.
     pub(crate) turn_plans: VecDeque<Plan>,
@@ -130,7 +129,7 @@ impl FakeStore {
         if reports.iter().any(|report| state.unstorable.contains(&report.id) && report.result.is_some()) {
             return Err(PortError::Refused("a bad value".into()));
         }
-        let mut turn = Turn::default();
+        let mut turn = Turn { claimed: std::mem::take(&mut state.unheard), ..Turn::default() };
         for report in reports {
             let mine = state.leases.get(&report.id) == Some(&(report.fence, session));
             if mine {
@@ -209,30 +208,15 @@ impl SessionPort for FakeSession {
         let result = match plan {
             Plan::Work => self.store.settle_and_claim(self.id, reports, want),
             Plan::Fail => Err(unreachable()),
-            Plan::DoThenFail => self
-                .store
-                .settle_and_claim(self.id, reports, want)
-                .and_then(|_| Err(PortError::OutcomeUnknown("cut".into()))),
+            Plan::DoThenFail => self.store.settle_and_claim(self.id, reports, want).and_then(|turn| {
+                self.store.state().unheard = turn.claimed;
+                Err(PortError::OutcomeUnknown("cut".into()))
+            }),
             Plan::Hang => std::future::pending().await,
             Plan::Lost => Err(PortError::SessionLost),
         };
         self.store.state().in_flight -= 1;
         result
-    }
-
-    async fn hand_back_unheld(&self, held: &[(TaskId, Fence)]) -> Result<(), PortError> {
-        let mut state = self.store.state();
-        let unheld: Vec<_> = state.leases.iter().map(|(id, (fence, _))| (*id, *fence)).collect();
-        for (id, _) in unheld.into_iter().filter(|lease| !held.contains(lease)) {
-            state.leases.remove(&id);
-            state.returned.push(id);
-        }
-        Ok(())
-    }
-
-    async fn drain(&self) -> Result<(), PortError> {
-        self.store.state().draining = true;
-        Ok(())
     }
 
     async fn close(&self) -> Result<(), PortError> {

@@ -27,6 +27,7 @@ mod report;
 mod serving;
 mod shift;
 mod stop;
+mod store_port;
 mod worker;
 
 #[cfg(test)]
@@ -39,4 +40,5 @@ pub use handler::{Executor, Handler, HandlerError, RunFuture, typed};
 pub use options::{BadOptions, WorkerOptions};
 pub use registry::{DEFAULT_MAX_RESULT_BYTES, KindOptions, Registry};
 pub use stop::Stop;
+pub use store_port::StorePort;
 pub use worker::{Drained, Worker};

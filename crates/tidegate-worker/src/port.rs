@@ -56,15 +56,10 @@ pub trait SessionPort: Send + Sync + 'static {
     fn heart(&self) -> Self::Heart;
 
     /// In one transaction settles the reports and then claims at most `want` tasks. Fewer than that come back only if
-    /// nothing else can be claimed now. Settling is idempotent: a report whose lease is gone changes nothing.
+    /// nothing else can be claimed now. Settling is idempotent: a report whose lease is gone changes nothing. After a
+    /// turn whose outcome is unknown the next one also brings what that one claimed, or its leases would be nobody's
+    /// for as long as the session lives.
     fn turn(&self, reports: &[Report], want: usize) -> impl Future<Output = Result<Turn, PortError>> + Send;
-
-    /// Hands back every lease of this session that is not among `held`: what a turn claimed whose answer was lost.
-    /// Called after a turn whose outcome is unknown, before the next.
-    fn hand_back_unheld(&self, held: &[(TaskId, Fence)]) -> impl Future<Output = Result<(), PortError>> + Send;
-
-    /// Says that this session claims no more, so that its slots are not counted on.
-    fn drain(&self) -> impl Future<Output = Result<(), PortError>> + Send;
 
     /// Ends the session. It holds no lease any more.
     fn close(&self) -> impl Future<Output = Result<(), PortError>> + Send;

@@ -75,7 +75,7 @@ enum Stage {
 struct Turned {
     reports: Vec<Report>,
     /// Whether some of the reports may have been settled before.
-    unsure: bool,
+    again: bool,
     want: usize,
     /// When the claim was asked for.
     sent: Instant,
@@ -103,8 +103,8 @@ pub(crate) struct Serving<'a, P: WorkPort> {
     bell: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// Whether a claim may find something.
     hungry: bool,
-    /// Whether a turn may have claimed tasks that we never heard of.
-    unsure: bool,
+    /// Whether the turn before failed, so that some reports of the next may have been settled by it.
+    again: bool,
     failures: u32,
     retry_at: Option<Instant>,
     stage: Stage,
@@ -121,7 +121,7 @@ impl<'a, P: WorkPort> Serving<'a, P> {
             turn: None,
             bell: None,
             hungry: true,
-            unsure: false,
+            again: false,
             failures: 0,
             retry_at: None,
             stage: Stage::Open,
@@ -223,30 +223,18 @@ impl<'a, P: WorkPort> Serving<'a, P> {
         if want > 0 {
             self.hungry = false;
         }
-        let unsure = self.unsure;
-        let held = unsure.then(|| {
-            let taken = reports.iter().map(|report| (report.id, report.fence));
-            taken.chain(self.outbox.leases()).chain(self.shift.leases()).collect::<Vec<_>>()
-        });
-        let session = self.session.clone();
+        let (session, again) = (self.session.clone(), self.again);
         // A task of its own: it must not be cut in the middle, whatever happens here.
         self.turn = Some(tokio::spawn(async move {
-            let mut sent = Instant::now();
-            let result = async {
-                if let Some(held) = held {
-                    session.hand_back_unheld(&held).await?;
-                }
-                sent = Instant::now();
-                session.turn(&reports, want).await
-            }
-            .await;
-            Turned { reports, unsure, want, sent, result }
+            let sent = Instant::now();
+            let result = session.turn(&reports, want).await;
+            Turned { reports, again, want, sent, result }
         }));
     }
 
     fn turned(&mut self, turned: Result<Turned, JoinError>) {
         self.turn = None;
-        let Turned { reports, unsure, want, sent, result } = match turned {
+        let Turned { reports, again, want, sent, result } = match turned {
             Ok(turned) => turned,
             Err(error) => {
                 tracing::error!(%error, "a turn broke off");
@@ -256,8 +244,10 @@ impl<'a, P: WorkPort> Serving<'a, P> {
         match result {
             Ok(turn) => {
                 self.failures = 0;
-                self.unsure = false;
-                self.note_losses(&reports, &turn.settled, unsure);
+                self.again = false;
+                if !again {
+                    note_losses(&reports, &turn.settled);
+                }
                 self.hungry |= want > 0 && turn.claimed.len() >= want;
                 turn.claimed.into_iter().for_each(|claimed| self.start(claimed, sent));
             }
@@ -271,23 +261,12 @@ impl<'a, P: WorkPort> Serving<'a, P> {
             }
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, reports = reports.len(), "a turn failed");
-                self.unsure |= matches!(error, PortError::OutcomeUnknown(_));
+                self.again = true;
                 self.hungry |= want > 0;
                 self.outbox.put_back(reports);
                 self.failures = self.failures.saturating_add(1);
                 let delay = backoff::delay_ms(TURN_RETRY, self.failures, None, rand::random_range(0.5..1.0));
                 self.retry_at = Some(Instant::now() + Duration::from_millis(delay));
-            }
-        }
-    }
-
-    fn note_losses(&self, reports: &[Report], settled: &[Settled], unsure: bool) {
-        let lost = reports.iter().zip(settled).filter(|(_, settled)| **settled == Settled::LeaseLost);
-        for (report, _) in lost {
-            // After a turn of unknown outcome it may just as well have been settled by that.
-            if !unsure {
-                tracing::warn!(task.id = %report.id, task.fence = report.fence.0, "a lease was lost: its report changed nothing");
-                measure::leases_lost(1);
             }
         }
     }
@@ -316,12 +295,6 @@ impl<'a, P: WorkPort> Serving<'a, P> {
         tracing::info!(tasks = self.desk.busy, grace = ?self.desk.options.shutdown_grace, "draining");
         self.stage = Stage::Finishing { until: Instant::now() + self.desk.options.shutdown_grace };
         self.bell = None;
-        let session = self.session.clone();
-        tokio::spawn(async move {
-            if let Err(error) = session.drain().await {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the session could not be marked as draining");
-            }
-        });
     }
 
     fn look_at_the_clock(&mut self) {
@@ -361,5 +334,13 @@ impl<'a, P: WorkPort> Serving<'a, P> {
             tracing::warn!(tasks = left.len(), "left behind: their leases lapse with the session");
         }
         Served::Drained(left)
+    }
+}
+
+/// Says which reports came after their lease was lost.
+fn note_losses(reports: &[Report], settled: &[Settled]) {
+    for (report, _) in reports.iter().zip(settled).filter(|(_, settled)| **settled == Settled::LeaseLost) {
+        tracing::warn!(task.id = %report.id, task.fence = report.fence.0, "a lease was lost: its report changed nothing");
+        measure::leases_lost(1);
     }
 }

@@ -115,6 +115,10 @@ fn deadline(text: &str) -> Result<EpochMs, Bad> {
 fn budget(text: &str) -> Result<(Budget, Option<u64>), Bad> {
     const SHAPE: &str = "must be a JSON object such as {\"remaining_s\":12.5,\"depth\":2,\"fanout\":4}";
     json::check(text, 1).map_err(|_| Bad::value(SHAPE))?;
+    // Serde would take an array of the three as well.
+    if !text.trim_start().starts_with('{') {
+        return Err(Bad::value(SHAPE));
+    }
     let budget: Budget = serde_json::from_str(text).map_err(|_| Bad::value(SHAPE))?;
     let remaining_ms = budget.remaining_ms().map_err(|bad| Bad::value(bad.to_string()))?;
     if budget.depth.max(budget.fanout).is_some_and(|count| count > MAX_BUDGET_COUNT) {
@@ -157,7 +161,8 @@ mod tests {
         assert_eq!(key("a\"b").as_deref(), Ok("a\"b"));
         assert!(key(&"k".repeat(255)).is_ok());
         assert!(key(&format!("\"{}\"", "k".repeat(255))).is_ok());
-        for bad in ["", "\"", "\"\"", "a b", "\"a b\"", "\"a", "\"a\"b", "\"a\\n\"", "é", "a\u{7f}", &"k".repeat(256)] {
+        for bad in ["", "\"", "\"\"", "a b", "\"a b\"", "\"a", "\"a\"b", "\"a\\n\"", "é", "a\u{7f}", &"k".repeat(256)]
+        {
             assert!(key(bad).is_err(), "{bad}");
         }
     }

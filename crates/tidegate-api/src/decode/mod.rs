@@ -9,5 +9,7 @@ mod value;
 pub(crate) use headers::{SubmitHeaders, no_idempotency_key};
 pub(crate) use members::{Members, array, document, duplicate, missing, unknown};
 pub(crate) use query::{cursor, filter, no_parameters, wait};
+#[cfg(test)]
+pub(crate) use submission::NAMES as MEMBER_NAMES;
 pub(crate) use submission::{Draft, draft, payload_too_large};
 pub(crate) use value::{Bad, string};

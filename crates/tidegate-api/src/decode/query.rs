@@ -95,7 +95,8 @@ fn set(filter: &mut TaskFilter, name: &str, value: String) -> Result<bool, Bad> 
             filter.limit = number.filter(|_| value.bytes().all(|b| b.is_ascii_digit())).ok_or_else(bad)?;
         }
         "cursor" => {
-            filter.before = Some(read_cursor(&value).ok_or_else(|| Bad::value("must be a next_cursor as it was given"))?);
+            filter.before =
+                Some(read_cursor(&value).ok_or_else(|| Bad::value("must be a next_cursor as it was given"))?);
         }
         _ => match name.strip_prefix("label.") {
             Some(label) => {

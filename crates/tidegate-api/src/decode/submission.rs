@@ -237,7 +237,8 @@ fn check_unserved(raw: &Raw<'_>, base: &str) -> Result<(), Rejection> {
         _ => Err(Bad::value("must be reject, wait or defer")),
     })
     .map_err(at("on_full"))?;
-    let max_wait_ms = given(raw.max_wait_ms, |raw| count(raw, 0..=MAX_ATTEMPT_TIMEOUT_MS)).map_err(at("max_wait_ms"))?;
+    let max_wait_ms =
+        given(raw.max_wait_ms, |raw| count(raw, 0..=MAX_ATTEMPT_TIMEOUT_MS)).map_err(at("max_wait_ms"))?;
     if max_wait_ms.is_some() && on_full.is_none() {
         return Err(at("max_wait_ms")(Bad::value("means nothing without on_full")));
     }
@@ -279,9 +280,7 @@ impl Draft<'_> {
             traceparent: headers.traceparent.clone(),
             depth: self.depth,
             fanout: self.fanout,
-            idempotency: key
-                .zip(body_sha256)
-                .map(|(key, body_sha256)| Idempotency { key: key.clone(), body_sha256 }),
+            idempotency: key.zip(body_sha256).map(|(key, body_sha256)| Idempotency { key: key.clone(), body_sha256 }),
         }
     }
 }

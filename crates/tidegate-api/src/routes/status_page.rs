@@ -4,15 +4,14 @@ use std::fmt::Write;
 
 use axum::extract::State;
 use axum::response::Response;
-use tidegate_store::{Gauges, TaskFilter, TaskPage};
+use tidegate_store::{Gauges, StoreError, TaskFilter, TaskPage};
 use tidegate_wire::Timestamp;
 
-use crate::backend::StoreError;
+use crate::gauges;
 use crate::html::{self, Escaped};
 use crate::routes::extract::Tenant;
 use crate::routes::poll;
 use crate::settings::App;
-use crate::gauges;
 
 /// How often the page loads itself again, in seconds.
 const REFRESH: u32 = 2;
@@ -31,8 +30,7 @@ const NEWEST: u16 = 20;
 )]
 pub(crate) async fn status_page(State(app): State<App>, Tenant(tenant): Tenant) -> Response {
     let filter = TaskFilter { limit: NEWEST, ..TaskFilter::default() };
-    let (gauges, page) =
-        tokio::join!(gauges::read(&app), poll::within(&app, app.backend.tasks(&tenant, &filter)));
+    let (gauges, page) = tokio::join!(gauges::read(&app), poll::within(&app, app.backend.tasks(&tenant, &filter)));
     let mut body = String::from("<h1>Tidegate</h1>");
     // Writing to a string cannot fail.
     let _ = write_system(&mut body, app.backend.pressure(), gauges);
@@ -85,7 +83,9 @@ fn write_tasks(out: &mut String, tenant: &str, page: Result<TaskPage, StoreError
         Ok(page) => page,
         Err(error) => return write!(out, "<p><strong>{}</strong></p>", Escaped(&error.to_string())),
     };
-    out.push_str("<table><tr><th>Arrived</th><th>Kind</th><th>Status</th><th>Reason</th><th>Worker</th><th>Id</th></tr>");
+    out.push_str(
+        "<table><tr><th>Arrived</th><th>Kind</th><th>Status</th><th>Reason</th><th>Worker</th><th>Id</th></tr>",
+    );
     for task in &page.tasks {
         write!(
             out,

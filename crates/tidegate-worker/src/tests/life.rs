@@ -110,7 +110,7 @@ async fn draining_lets_handlers_finish_and_claims_no_more() {
     assert_eq!(store.endings(1), [Ending::Completed]);
     let state = store.state();
     assert!(state.beats.len() >= beats + 3, "no heartbeat while draining");
-    assert!(state.draining && state.closed && state.leases.is_empty() && state.queue.len() == 1);
+    assert!(state.closed && state.leases.is_empty() && state.queue.len() == 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,100 @@
+//! The port over the real store.
+
+use std::time::Duration;
+
+use tidegate_core::{Fence, TaskId};
+use tidegate_store::{Beat, Heart, Report, Session, SessionId, SessionSpec, Store, StoreError, Turn, WorkBell};
+use tokio::sync::{Mutex, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::port::{HeartPort, Held, PortError, SessionPort, WorkPort};
+
+/// A cell's database, for one worker.
+pub struct StorePort {
+    store: Store,
+    work: Mutex<WorkBell>,
+    cancels: Mutex<watch::Receiver<u64>>,
+}
+
+impl StorePort {
+    /// The port of one worker. Two workers of a process need one each: a bell tells one waiter.
+    pub fn new(store: Store) -> Self {
+        let (work, cancels) = (Mutex::new(store.work_bell()), Mutex::new(store.cancel_bell()));
+        Self { store, work, cancels }
+    }
+}
+
+impl WorkPort for StorePort {
+    type Session = Session;
+
+    async fn open_session(&self, spec: SessionSpec) -> Result<Session, PortError> {
+        Ok(self.store.open_session(spec).await?)
+    }
+
+    async fn wait_for_work(&self, max: Duration) {
+        self.work.lock().await.wait(max).await;
+    }
+
+    async fn wait_for_cancel(&self, max: Duration) -> bool {
+        let mut bell = self.cancels.lock().await;
+        match timeout(max, bell.changed()).await {
+            Ok(Ok(())) => true,
+            Err(_) => false,
+            // The bell is gone with the store; do not ask again at once.
+            Ok(Err(_)) => {
+                sleep(max).await;
+                false
+            }
+        }
+    }
+}
+
+impl SessionPort for Session {
+    type Heart = Heart;
+
+    fn id(&self) -> SessionId {
+        self.id()
+    }
+
+    fn heart(&self) -> Heart {
+        self.heart()
+    }
+
+    async fn turn(&self, reports: &[Report], want: usize) -> Result<Turn, PortError> {
+        Ok(self.turn(reports, want).await?)
+    }
+
+    async fn close(&self) -> Result<(), PortError> {
+        Ok(self.close().await?)
+    }
+}
+
+impl HeartPort for Heart {
+    async fn beat(&mut self, held: &[Held]) -> Result<Beat, PortError> {
+        let leases: Vec<(TaskId, Fence)> = held.iter().map(|held| (held.id, held.fence)).collect();
+        let beat = Heart::beat(self, &leases).await?;
+        let said: Vec<_> =
+            held.iter().filter_map(|held| Some((held.id, held.fence, held.progress.as_deref()?))).collect();
+        if !said.is_empty()
+            && let Err(error) = self.report_progress(&said).await
+        {
+            // The lease is what a heartbeat is about, and it was extended: the next word on progress may get through.
+            tracing::debug!(%error, "progress could not be kept");
+        }
+        Ok(beat)
+    }
+}
+
+impl From<StoreError> for PortError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::SessionLost => Self::SessionLost,
+            StoreError::OutcomeUnknown(_) => Self::OutcomeUnknown(error.into()),
+            StoreError::Data(_) => Self::Refused(error.into()),
+            // The last two want an operator, who may well cure them while this goes on trying.
+            StoreError::Unavailable(_) | StoreError::Busy(_) | StoreError::Schema(_) | StoreError::BadUrl(_) => {
+                Self::Unavailable(error.into())
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The roles as real processes: each on its own, and how they refuse to start.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::process::Output;
+use std::time::Duration;
+
+use serde_json::Value;
+use tidegate_testkit::{Behaviour, FakeTool, Proc, TestDb};
+use tokio::process::Command;
+
+/// More than any single step here takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn role(database: &str, arguments: &[&str]) -> Proc {
+    Proc::builder(env!("CARGO_BIN_EXE_tidegate")).args(arguments).env("DATABASE_URL", database).spawn()
+}
+
+async fn tidegate(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+    command.args(arguments).env_remove("DATABASE_URL").env("TIDEGATE__LOG__LEVEL", "warn").output().await.unwrap()
+}
+
+fn stdout(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}\n{}", String::from_utf8_lossy(&output.stderr)))
+}
+
+#[tokio::test]
+async fn the_roles_apart_run_a_task_and_stop_when_told() {
+    let database = TestDb::new().await;
+    let mut server = role(database.url(), &["serve", "--no-keeper", "--listen", "127.0.0.1:0"]);
+    let url = server.wait_for_url(LIMIT).await;
+    let mut worker = role(database.url(), &["worker", "--slots", "2"]);
+    let mut keeper = role(database.url(), &["keeper"]);
+    keeper.wait_for_line("keeping", LIMIT).await;
+
+    let done = tidegate(&["--url", &url, "--json", "submit", "echo", r#"{"n":1.50}"#, "--wait", "60"]).await;
+    assert_eq!(done.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.stderr));
+    assert_eq!(stdout(&done)["status"], "COMPLETED");
+    // Only the keeper brings a deferred task back into the queue.
+    let later = tidegate(&["--url", &url, "--json", "submit", "echo", "--delay", "300ms", "--wait", "60"]).await;
+    assert_eq!(stdout(&later)["status"], "COMPLETED");
+    let failed = tidegate(&["--url", &url, "submit", "fail", "--max-attempts", "1", "--wait", "60"]).await;
+    assert_eq!(failed.status.code(), Some(1));
+
+    for process in [&mut worker, &mut keeper, &mut server] {
+        process.terminate();
+        assert_eq!(process.wait(LIMIT).await.code(), Some(0), "{}", process.output());
+    }
+}
+
+#[tokio::test]
+async fn a_configured_kind_calls_its_tool() {
+    let database = TestDb::new().await;
+    let tool = FakeTool::start().await;
+    tool.on("/search", [Behaviour::Json(serde_json::json!({"found": 2}))]);
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let text = format!(
+        "[outbound]\nallow_networks = [\"127.0.0.0/8\"]\n[kinds.hotels]\nexecutor = \"http\"\n\
+         http = {{ url = \"{}\", headers = {{ x-team = \"a\" }} }}\n",
+        tool.url("/search")
+    );
+    std::fs::write(config.path(), text).unwrap();
+    let path = config.path().to_str().unwrap();
+    let mut up = role(database.url(), &["up", "--config", path, "--listen", "127.0.0.1:0"]);
+    let url = up.wait_for_url(LIMIT).await;
+    let done = tidegate(&["--url", &url, "--json", "submit", "hotels", r#"{"city":"Rome"}"#, "--wait", "60"]).await;
+    let task = stdout(&done);
+    assert_eq!((&task["status"], &task["result"]["found"]), (&"COMPLETED".into(), &2.into()), "{task}");
+    let seen = tool.seen().remove(0);
+    assert_eq!((seen.header("x-team"), &seen.json()["city"]), (Some("a"), &"Rome".into()));
+    assert_eq!(seen.header("idempotency-key"), task["id"].as_str());
+    up.terminate();
+    assert_eq!(up.wait(LIMIT).await.code(), Some(0), "{}", up.output());
+}
+
+#[tokio::test]
+async fn what_cannot_start_says_why_and_with_which_code() {
+    for (arguments, code, part) in [
+        (&["serve", "--listen", "0.0.0.0:0"][..], 64, "no API key exists"),
+        (&["up", "--listen", "[::]:0"], 64, "no API key exists"),
+        (&["worker"], 64, "store.url"),
+        (&["keeper", "--config", "/nonexistent.toml"], 64, "/nonexistent.toml"),
+        (&["migrate", "--database-url", "mysql://x"], 64, "postgres://"),
+    ] {
+        let output = tidegate(arguments).await;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+        assert!(said.contains(part), "{arguments:?}: {said}");
+    }
+    let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let output = tidegate(&["migrate", "--database-url", &format!("postgres://x:s3cret@{nobody}/x")]).await;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(!said.contains("s3cret"), "{said}");
+}
+
+#[tokio::test]
+async fn migrating_twice_is_harmless_and_the_doctor_sees_it() {
+    let database = TestDb::new().await;
+    for _ in 0..2 {
+        let output = tidegate(&["migrate", "--database-url", database.url()]).await;
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let output = tidegate(&["doctor", "--json", "--url", "http://127.0.0.1:1", "--database-url", database.url()]).await;
+    let findings = stdout(&output);
+    let verdict = |check: &str| {
+        let found = findings.as_array().unwrap().iter().find(|finding| finding["check"] == check);
+        found.unwrap_or_else(|| panic!("{check} is not in {findings}"))["verdict"].clone()
+    };
+    assert_eq!((verdict("schema"), verdict("database"), verdict("server")), ("ok".into(), "ok".into(), "warn".into()));
+}
