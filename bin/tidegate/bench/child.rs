@@ -81,10 +81,12 @@ impl Server {
             if let Ok(Some(status)) = self.child.try_wait() {
                 return Err(self.failed(&format!("ended before it was ready ({status})")));
             }
-            let asked = async { Connection::open(self.address).await?.exchange(&request).await };
-            if let Ok(Ok(answer)) = timeout(READY, asked).await
-                && answer.status == 200
-            {
+            let asked = async {
+                let mut connection = Connection::open(self.address).await?;
+                let answer = connection.exchange(&request).await?;
+                Ok::<_, std::io::Error>(answer.status == 200)
+            };
+            if matches!(timeout(READY, asked).await, Ok(Ok(true))) {
                 return Ok(());
             }
             if started.elapsed() > READY {

@@ -135,4 +135,7 @@ pub(crate) struct BareArgs {
     /// Where to listen.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub(crate) listen: SocketAddr,
+    /// Where the rows are kept: DATABASE_URL, so that its password is not in the list of processes.
+    #[arg(long, value_name = "URL", env = "DATABASE_URL", hide_env_values = true)]
+    pub(crate) rows_in: SecretUrl,
 }

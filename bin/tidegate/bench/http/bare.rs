@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use uuid::Uuid;
 
 use super::super::ground::broken;
-use crate::cli::{BareArgs, Database};
+use crate::cli::BareArgs;
 use crate::exit::Failure;
 use crate::roles::Shutdown;
 
@@ -28,20 +28,13 @@ struct Item {
 }
 
 /// Serves until told to stop.
-pub(in crate::bench) async fn serve(
-    arguments: &BareArgs,
-    database: &Database,
-    shutdown: &Shutdown,
-) -> Result<(), Failure> {
-    let url = database.named().ok_or_else(|| Failure::Usage("name the database in DATABASE_URL".to_owned()))?;
-    let table = NarrowTable::create(url.reveal()).await.map_err(|error| broken("no table", &error))?;
+pub(in crate::bench) async fn serve(arguments: &BareArgs, shutdown: &Shutdown) -> Result<(), Failure> {
+    let table = NarrowTable::create(arguments.rows_in.reveal()).await.map_err(|error| broken("no table", &error))?;
     let listener = TcpListener::bind(arguments.listen).await.map_err(|error| Failure::other("cannot listen", error))?;
     let (sender, receiver) = mpsc::channel(WAITING);
     let gathering = tokio::spawn(gather(table, receiver));
-    let router = Router::new()
-        .route("/v1/tasks", post(keep))
-        .route("/readyz", get(async || "ready"))
-        .with_state(sender);
+    let router =
+        Router::new().route("/v1/tasks", post(keep)).route("/readyz", get(async || "ready")).with_state(sender);
     let stop = shutdown.stop.clone();
     let served = axum::serve(listener, router).with_graceful_shutdown(async move { stop.cancelled().await });
     served.await.map_err(|error| Failure::other("the bare handler ended", error))?;

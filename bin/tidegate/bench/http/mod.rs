@@ -69,7 +69,8 @@ pub(super) async fn run_against(
     for n in 1..=arguments.rounds {
         let measured = load.run().await?;
         figures.push(Figure::new(format!("round {n}: accepted"), measured.rate(), "requests/s"));
-        figures.extend(PERCENTILES.map(|(name, percentile)| Figure::new(name, measured.percentile_ms(percentile), "ms")));
+        figures
+            .extend(PERCENTILES.map(|(name, percentile)| Figure::new(name, measured.percentile_ms(percentile), "ms")));
         notes.extend(measured.troubles());
         progress.step();
     }
