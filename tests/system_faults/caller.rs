@@ -103,7 +103,7 @@ impl Caller {
         assert_eq!(answer.status, StatusCode::OK, "{id}: {}", answer.body);
         let run = |run: &Value| {
             let number = |field: &str| run[field].as_u64().unwrap_or_else(|| panic!("{field} in {run}"));
-            (number("number"), number("fence"), run["outcome"].as_str().unwrap().to_owned())
+            (number("attempt"), number("fence"), run["outcome"].as_str().unwrap().to_owned())
         };
         answer.body["attempts"].as_array().unwrap_or_else(|| panic!("{}", answer.body)).iter().map(run).collect()
     }

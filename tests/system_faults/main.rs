@@ -9,5 +9,9 @@
 
 mod caller;
 mod crash;
+mod deadline;
 mod fleet;
+mod holder;
+mod lease;
+mod roll;
 mod verdict;
