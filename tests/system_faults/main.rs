@@ -13,5 +13,6 @@ mod deadline;
 mod fleet;
 mod holder;
 mod lease;
+mod network;
 mod roll;
 mod verdict;

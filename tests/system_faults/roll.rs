@@ -8,6 +8,9 @@ use crate::caller::sleep;
 use crate::fleet::{ALIVE, Fleet, LIMIT, number, wait_for_number};
 use crate::verdict::assert_sound;
 
+/// What a task takes longer than the one before it, so that they do not end in step with one another and the restarts.
+const OUT_OF_STEP_MS: u64 = 70;
+
 /// A rolling restart.
 struct Roll {
     workers: usize,
@@ -23,7 +26,7 @@ struct Roll {
 const SHORT: Roll = Roll {
     workers: 2,
     slots: 4,
-    tasks: 60,
+    tasks: 80,
     task_ms: 1_000,
     every: Duration::from_secs(2),
     lasts: Duration::from_secs(12),
@@ -48,7 +51,8 @@ async fn a_rolling_restart_loses_nothing_and_counts_no_failure() {
     for _ in 0..roll.workers {
         workers.push(fleet.worker(roll.slots).await);
     }
-    let ids = server.caller.add_all((0..roll.tasks).map(|_| sleep(roll.task_ms))).await;
+    let ids =
+        server.caller.add_all((0..roll.tasks).map(|n| sleep(roll.task_ms + OUT_OF_STEP_MS * (n % 10) as u64))).await;
     let (started, mut turn) = (Instant::now(), 1);
     while started.elapsed() < roll.lasts {
         let at = roll.every * turn;
