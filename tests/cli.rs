@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+#[allow(dead_code, reason = "shared with the tests of the client, which use more of it")]
 #[path = "../crates/tidegate-client/tests/fake/mod.rs"]
 mod fake;
 

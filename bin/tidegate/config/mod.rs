@@ -3,6 +3,7 @@
 //! `config/default.toml` is compiled in and explains every key; over it go the files and then the environment.
 
 mod check;
+mod dormant;
 mod error;
 mod executors;
 mod kinds;
@@ -79,16 +80,6 @@ impl Config {
         let problems = problems.into_iter().map(|(key, what)| Problem::new(&key, layers.origin(&key), &what));
         ConfigError::unless_empty(problems.collect())?;
         Ok(config)
-    }
-
-    /// The parts that somebody configured and that this version reads but does not act on.
-    pub(crate) fn dormant(&self) -> Vec<&'static str> {
-        let used = [
-            ("tenants", !self.tenants.is_empty()),
-            ("peers", !self.peers.is_empty()),
-            ("class_rules", !self.class_rules.is_empty()),
-        ];
-        used.into_iter().filter_map(|(section, used)| used.then_some(section)).collect()
     }
 }
 
@@ -176,8 +167,18 @@ mod tests {
 
     #[test]
     fn what_is_kept_for_later_is_named() {
-        let config = load("[tenants.acme]\nweight = 2.0\n[peers.p]\nmax_in_flight = 1", &[]).unwrap();
-        assert_eq!(config.dormant(), ["tenants", "peers"]);
+        let text = "[tenants.acme]\nweight = 2.0\n[peers.p]\nmax_in_flight = 1\n[quarantine]\nthreshold = 3\n\
+                    hold_ms = 1000\n[limits]\nmax_queued = 7\nmax_tokens = 9\n[limits.classes.standard]\nfrom = 50\n\
+                    shed_at = 0.5\n[[class_rules]]\nwhen = {}\nadd = 1";
+        let expected = [
+            "tenants.acme",
+            "peers.p",
+            "class_rules.0",
+            "quarantine.hold_ms",
+            "limits.max_tokens",
+            "limits.classes.standard.shed_at",
+        ];
+        assert_eq!(load(text, &[]).unwrap().dormant(), expected);
     }
 
     #[test]

@@ -1,12 +1,10 @@
 //! What keeps running: the parts of the program, each as a process of its own or all in one.
 
 mod assemble;
-mod backend;
 mod banner;
 mod database;
 mod metrics;
 mod own_postgres;
-mod port;
 mod runtime;
 mod shutdown;
 mod up;

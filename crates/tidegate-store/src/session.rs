@@ -455,15 +455,6 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that this session claims no more, so that its slots are not counted on.
-    pub async fn drain(&self) -> Result<(), StoreError> {
-        let sql = "UPDATE tidegate.session SET draining = true WHERE id = $1";
-        let mut conn = self.connections.get().await?;
-        call(self.connections.call_timeout(), sqlx::query(sql).bind(self.heart.session).execute(&mut *conn)).await?;
-        conn.release();
-        Ok(())
-    }
-
     /// Ends the session. What it still holds counts as lost.
     pub async fn close(&self) -> Result<(), StoreError> {
         let sql = "WITH h AS (DELETE FROM tidegate.heartbeat WHERE session_id = $1), w AS (DELETE FROM tidegate.waiting WHERE process = $2 AND role = 0) \

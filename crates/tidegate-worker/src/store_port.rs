@@ -72,7 +72,16 @@ impl SessionPort for Session {
 impl HeartPort for Heart {
     async fn beat(&mut self, held: &[Held]) -> Result<Beat, PortError> {
         let leases: Vec<(TaskId, Fence)> = held.iter().map(|held| (held.id, held.fence)).collect();
-        Ok(Heart::beat(self, &leases).await?)
+        let beat = Heart::beat(self, &leases).await?;
+        let said: Vec<_> =
+            held.iter().filter_map(|held| Some((held.id, held.fence, held.progress.as_deref()?))).collect();
+        if !said.is_empty()
+            && let Err(error) = self.report_progress(&said).await
+        {
+            // The lease is what a heartbeat is about, and it was extended: the next word on progress may get through.
+            tracing::debug!(%error, "progress could not be kept");
+        }
+        Ok(beat)
     }
 }
 

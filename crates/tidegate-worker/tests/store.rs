@@ -249,3 +249,36 @@ async fn a_held_lock_stops_no_heartbeat() {
     assert_eq!((task.fence, task.deliveries), (Fence(1), 1), "no lease was lost");
     worker.shut_down().await;
 }
+
+/// Says how far it has come, and ends when it is told to stop.
+struct Telling;
+
+impl Handler for Telling {
+    type Input = Value;
+    type Output = ();
+
+    async fn run(&self, ctx: Context, said: Value) -> Result<(), HandlerError> {
+        ctx.progress(&said).map_err(|error| HandlerError::permanent("progress", error.to_string()))?;
+        ctx.cancelled().await;
+        Ok(ctx.checkpoint()?)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_handler_says_of_its_progress_can_be_read_while_it_runs() {
+    let cell = Cell::new().await;
+    let mut registry = Registry::new();
+    registry.register(Kind::parse("tell").unwrap(), KindOptions::default(), typed(Telling));
+    let options = WorkerOptions { lease: Duration::from_secs(1), stop_grace: LIMIT, ..options() };
+    let worker = Worker::new(Arc::new(StorePort::new(cell.store.clone())), registry, options).unwrap();
+    let shutdown = CancellationToken::new();
+    let worker = Running { life: tokio::spawn(worker.run(shutdown.clone())), shutdown };
+    let told = cell.submit("tell", r#"{"half":"way"}"#, None).await;
+    let task =
+        poll_until(LIMIT, "progress", async || Some(cell.task(told).await).filter(|task| task.progress.is_some()))
+            .await;
+    assert_eq!((task.status, task.progress.as_deref()), (Status::Running, Some(r#"{"half":"way"}"#)));
+    cell.canceller.cancel(&TenantId::default_tenant(), told, None).await.unwrap();
+    cell.until(told, Status::Cancelled).await;
+    worker.shut_down().await;
+}

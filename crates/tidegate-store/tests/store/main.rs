@@ -3,6 +3,7 @@
 mod admission;
 mod bench_plans;
 mod cancelling;
+mod inspecting;
 mod keeping;
 mod lifecycle;
 mod races;

@@ -1,0 +1,48 @@
+//! What the database says about itself, and refusals from before the door.
+
+use std::time::{Duration, Instant};
+
+use tidegate_core::{Reason, Status};
+use tidegate_store::{SchemaState, inspect, migrate};
+use tidegate_testkit::{TestDb, poll_until};
+
+use crate::{Cell, tenant};
+
+#[tokio::test]
+async fn a_database_tells_how_it_is_before_and_after_it_was_migrated() {
+    let db = TestDb::new().await;
+    let seen = inspect(db.url()).await.unwrap();
+    assert_eq!((seen.schema, seen.may_create, seen.read_only), (SchemaState::Empty, true, false));
+    assert!(seen.version >= 150_000 && seen.connections >= 1 && seen.max_connections > seen.connections, "{seen:?}");
+    let skew = seen.now_ms - chrono::Utc::now().timestamp_millis();
+    assert!(skew.abs() < 10_000, "{skew}");
+    migrate(db.url()).await.unwrap();
+    let seen = inspect(db.url()).await.unwrap();
+    assert_eq!((seen.schema, seen.may_create), (SchemaState::Current, true));
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_held_is_seen() {
+    let db = TestDb::new().await;
+    let mut holder = db.connect().await;
+    for statement in ["BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1"] {
+        sqlx::query(statement).execute(&mut holder).await.unwrap();
+    }
+    poll_until(Duration::from_secs(10), "the age of the snapshot", async || {
+        inspect(db.url()).await.unwrap().oldest_snapshot_ms.filter(|age| *age > 0)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_was_refused_before_the_door_can_be_read_without_its_payload() {
+    let cell = Cell::new().await;
+    let submission = cell.submission();
+    assert!(cell.admitter.refuse(&submission, Reason::PayloadTooLarge, Instant::now()));
+    let task = poll_until(Duration::from_secs(10), "the record of the refusal", async || {
+        cell.store.task(&tenant(), submission.id).await.unwrap()
+    })
+    .await;
+    assert_eq!((task.status, task.reason), (Status::Rejected, Some(Reason::PayloadTooLarge)));
+    assert_eq!((task.payload, task.kind.as_str()), (None, "echo"));
+}
