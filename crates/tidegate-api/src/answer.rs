@@ -64,9 +64,9 @@ pub(crate) fn decided<'a>(
     tenant: &'a TenantId,
     key: Option<&'a str>,
     decision: &Decision,
-    waited_ms: i64,
 ) -> Task<'a> {
     let times = &decision.times;
+    let waited_ms = decision.decided.saturating_sub(times.arrived);
     let waits = decision.status.is_waiting();
     Task {
         id,
@@ -87,7 +87,7 @@ pub(crate) fn decided<'a>(
         started_at: None,
         finished_at: None,
         deadline: Timestamp::from_ms(times.deadline),
-        remaining_ms: waits.then(|| times.deadline.saturating_sub(times.arrived).saturating_sub(waited_ms).max(0)),
+        remaining_ms: waits.then(|| times.deadline.saturating_sub(decision.decided).max(0)),
         admission_wait_ms: waited_ms,
         queue_wait_ms: waits.then_some(0),
         run_ms: None,

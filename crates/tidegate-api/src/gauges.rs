@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate_store::Gauges;
+use tidegate_store::{Gauges, StoreError};
 use tokio::sync::Mutex;
 
-use crate::backend::StoreError;
 use crate::settings::Shared;
 
 /// How old the numbers may be.
@@ -22,7 +21,7 @@ pub(crate) async fn read(app: &Shared) -> Result<Gauges, StoreError> {
         return Ok(gauges.clone());
     }
     let asked = tokio::time::timeout(app.settings.read_timeout, app.backend.gauges()).await;
-    let gauges = asked.unwrap_or(Err(StoreError::Unavailable))?;
+    let gauges = asked.unwrap_or(Err(StoreError::Unavailable(None)))?;
     *latest = Some((Instant::now(), gauges.clone()));
     Ok(gauges)
 }

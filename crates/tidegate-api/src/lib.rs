@@ -21,7 +21,7 @@ mod server;
 mod settings;
 
 pub use access::Peer;
-pub use backend::{AdmitError, Backend, BoxFuture, StoreError};
+pub use backend::{Backend, BoxFuture, StoreBackend};
 pub use metric::{METRICS, describe_metrics};
 pub use routes::{openapi_json, router};
 pub use server::serve;

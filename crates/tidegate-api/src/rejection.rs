@@ -7,9 +7,9 @@ use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use tidegate_core::{Reason, Status, TaskId};
+use tidegate_store::StoreError;
 use tidegate_wire::{Fault, PROBLEM_JSON, Problem, header};
 
-use crate::backend::StoreError;
 use crate::error_pages;
 
 /// A refused request. Boxed: refusals are rare, and results stay small.
@@ -126,10 +126,11 @@ fn http_status(status: Status, reason: Reason) -> u16 {
 impl From<StoreError> for Rejection {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Unavailable => Self::unavailable(Reason::StoreUnavailable),
-            StoreError::OutcomeUnknown => Self::unavailable(Reason::OutcomeUnknown),
-            StoreError::Broken(cause) => {
-                tracing::error!(cause, "the store failed");
+            StoreError::Unavailable(_) | StoreError::Busy(_) => Self::unavailable(Reason::StoreUnavailable),
+            StoreError::OutcomeUnknown(_) => Self::unavailable(Reason::OutcomeUnknown),
+            StoreError::Data(_) | StoreError::Schema(_) | StoreError::SessionLost | StoreError::BadUrl(_) => {
+                let cause: &dyn std::error::Error = &error;
+                tracing::error!(error = cause, "the store failed");
                 Self::fault(Fault::Internal, "something broke inside; the server's log says more")
             }
         }

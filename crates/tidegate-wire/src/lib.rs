@@ -7,6 +7,7 @@ mod attempt;
 pub mod header;
 mod pressure;
 mod problem;
+mod schema;
 mod submission;
 mod task;
 mod time;

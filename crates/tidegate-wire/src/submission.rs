@@ -77,6 +77,7 @@ pub struct SubmitRequest {
     pub max_wait_ms: Option<u64>,
     /// At most 16 labels: names of at most 64 characters, values of at most 256.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<std::collections::HashMap<String, String>>)]
     pub labels: Option<Labels>,
     /// Not served yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -118,8 +119,18 @@ pub enum WantedPriority {
     /// 0 to 100, higher first.
     Number(u8),
     /// critical, standard or background.
-    #[schema(value_type = String)]
+    #[schema(value_type = ClassName)]
     Class(Class),
+}
+
+/// The name of a class, as the document knows it.
+#[derive(utoipa::ToSchema)]
+#[schema(rename_all = "lowercase")]
+#[expect(dead_code, reason = "only its schema is of use")]
+enum ClassName {
+    Critical,
+    Standard,
+    Background,
 }
 
 /// What to do where the queue is full.
@@ -176,19 +187,19 @@ pub enum BatchItem<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Accepted {
     /// Where the task stands.
-    #[schema(value_type = String, example = "QUEUED")]
+    #[schema(schema_with = crate::schema::status)]
     pub status: Status,
     /// The task.
     #[schema(value_type = String, format = Uuid)]
     pub task_id: TaskId,
     /// The same as `status`, under the name that a problem has it.
-    #[schema(value_type = String, example = "QUEUED")]
+    #[schema(schema_with = crate::schema::status)]
     pub outcome: Status,
     /// Why it stands there.
     #[schema(value_type = Option<String>)]
     pub reason: Option<Reason>,
     /// Its class.
-    #[schema(value_type = String, example = "standard")]
+    #[schema(schema_with = crate::schema::class)]
     pub class: Class,
     /// When it must have ended.
     #[schema(value_type = String, format = DateTime)]

@@ -22,9 +22,8 @@ pub struct Task<'a> {
     pub kind: Cow<'a, str>,
     /// Who pays for it.
     pub tenant: Cow<'a, str>,
-    /// Where it stands: ADMITTED, QUEUED, DEFERRED, RUNNING, and for good COMPLETED, FAILED, TIMED_OUT, CANCELLED,
-    /// EXPIRED, SHED or REJECTED.
-    #[schema(value_type = String, example = "QUEUED")]
+    /// Where it stands.
+    #[schema(schema_with = crate::schema::status)]
     pub status: Status,
     /// Why it stands there, from a closed vocabulary; each has a page under docs/errors/.
     #[schema(value_type = Option<String>)]
@@ -33,8 +32,8 @@ pub struct Task<'a> {
     pub detail: Option<Cow<'a, str>>,
     /// How much it matters, 0 to 100, higher first.
     pub priority: u8,
-    /// The band of its priority: critical, standard or background.
-    #[schema(value_type = String, example = "standard")]
+    /// The band of its priority.
+    #[schema(schema_with = crate::schema::class)]
     pub class: Class,
     /// Why its priority is what it is.
     pub priority_notes: Vec<Cow<'a, str>>,
@@ -96,7 +95,7 @@ pub struct Task<'a> {
     /// The error that ended its latest attempt.
     pub error: Option<TaskError<'a>>,
     /// Labels: strings by name.
-    #[schema(value_type = Option<Labels>)]
+    #[schema(value_type = Option<std::collections::HashMap<String, String>>)]
     pub labels: Option<Cow<'a, RawValue>>,
     /// The workflow it belongs to.
     pub workflow_id: Option<Cow<'a, str>>,

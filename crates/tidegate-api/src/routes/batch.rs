@@ -111,7 +111,7 @@ async fn try_offer(
     let draft = decode::draft(app, headers, raw, &base)?;
     let submission = draft.submission(app.backend.next_id(), tenant, headers, None);
     if decode::payload_too_large(app, &draft) {
-        return Err(refuse_payload(app, submission, arrived).await.at_pointer(base + "/payload"));
+        return Err(refuse_payload(app, &submission, arrived).at_pointer(base + "/payload"));
     }
     match admit(app, submission, arrived).await? {
         Admission::Decided { id, decision } if decision.status.is_final() => {

@@ -5,10 +5,9 @@ use axum::response::Response;
 use http::StatusCode;
 use tidegate_core::TaskId;
 use tidegate_core::json::repair_text;
-use tidegate_store::CancelOutcome;
-use tidegate_wire::{CancelRequest, Fault, Problem, Task};
+use tidegate_store::{CancelOutcome, StoreError};
+use tidegate_wire::{CancelRequest, Fault, MAX_PAYLOAD_DEPTH, Problem, Task};
 
-use crate::backend::StoreError;
 use crate::decode::{self, Members};
 use crate::rejection::Rejection;
 use crate::routes::extract::{PathId, Tenant, no_such_task};
@@ -49,8 +48,8 @@ pub(crate) async fn cancel(
 ) -> Result<Response, Rejection> {
     let reason = reason(&app, request).await?;
     let asked = tokio::time::timeout(app.settings.write_timeout, app.backend.cancel(&tenant, id, reason)).await;
-    let outcome = asked.unwrap_or(Err(StoreError::OutcomeUnknown)).map_err(|error| match error {
-        StoreError::OutcomeUnknown => Rejection::from(StoreError::OutcomeUnknown).about(id, None),
+    let outcome = asked.unwrap_or(Err(StoreError::OutcomeUnknown(None))).map_err(|error| match error {
+        unknown @ StoreError::OutcomeUnknown(_) => Rejection::from(unknown).about(id, None),
         error => error.into(),
     })?;
     match outcome {
@@ -79,7 +78,7 @@ async fn reason(app: &Shared, request: Request) -> Result<Option<String>, Reject
     }
     body::check_json(&parts.headers)?;
     let mut reason = None;
-    for (name, value) in Members::of(decode::document(text, 1)?, "")?.iter() {
+    for (name, value) in Members::of(decode::document(text, MAX_PAYLOAD_DEPTH)?, "")?.iter() {
         if name != "reason" {
             return Err(decode::unknown("", name));
         }

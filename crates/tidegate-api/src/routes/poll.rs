@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use tidegate_core::{TaskId, TenantId};
-use tidegate_store::TaskRecord;
+use tidegate_store::{StoreError, TaskRecord};
 
-use crate::backend::StoreError;
 use crate::settings::Shared;
 
 /// Bounds a read: a caller hears within two seconds that the database is away.
@@ -13,7 +12,7 @@ pub(crate) async fn within<T>(
     app: &Shared,
     read: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    tokio::time::timeout(app.settings.read_timeout, read).await.unwrap_or(Err(StoreError::Unavailable))
+    tokio::time::timeout(app.settings.read_timeout, read).await.unwrap_or(Err(StoreError::Unavailable(None)))
 }
 
 /// The tenant's task as it is now.

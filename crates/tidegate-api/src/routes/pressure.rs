@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use axum::extract::State;
 use axum::response::Response;
 use http::{StatusCode, Uri};
+use tidegate_core::admission::Room;
 use tidegate_store::ClassGauges;
 use tidegate_wire::{ClassWaits, Pressure, Problem};
 
@@ -29,11 +30,18 @@ pub(crate) async fn pressure(State(app): State<App>, uri: Uri) -> Result<Respons
     decode::no_parameters(&uri)?;
     let gauges = gauges::read(&app).await?;
     let sum = |of: fn(&ClassGauges) -> i64| gauges.classes.iter().map(|(_, counts)| of(counts)).sum();
-    let pressure = Pressure {
-        pressure: (app.backend.pressure().clamp(0.0, 1.0) * 100.0).round() / 100.0,
+    let room = Room {
         queued: sum(|counts| counts.queued),
         running: sum(|counts| counts.running),
         deferred: sum(|counts| counts.deferred),
+        bytes: gauges.bytes,
+        ..Room::default()
+    };
+    let pressure = Pressure {
+        pressure: (room.pressure(&app.settings.limits) * 100.0).round() / 100.0,
+        queued: room.queued,
+        running: room.running,
+        deferred: room.deferred,
         limits: Cow::Borrowed(&app.settings.limits),
         shed_from_priority: None,
         estimated_wait_ms: ClassWaits::default(),

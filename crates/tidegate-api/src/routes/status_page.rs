@@ -4,10 +4,9 @@ use std::fmt::Write;
 
 use axum::extract::State;
 use axum::response::Response;
-use tidegate_store::{Gauges, TaskFilter, TaskPage};
+use tidegate_store::{Gauges, StoreError, TaskFilter, TaskPage};
 use tidegate_wire::Timestamp;
 
-use crate::backend::StoreError;
 use crate::gauges;
 use crate::html::{self, Escaped};
 use crate::routes::extract::Tenant;

@@ -9,10 +9,9 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
 use tidegate_core::submission::Submission;
 use tidegate_core::{Reason, Status, TaskId, TenantId, json};
-use tidegate_store::Admission;
+use tidegate_store::{Admission, AdmitError};
 use tidegate_wire::{Fault, MAX_PAYLOAD_DEPTH, Problem, SubmitRequest, Task, header};
 
-use crate::backend::AdmitError;
 use crate::decode::{self, SubmitHeaders};
 use crate::rejection::Rejection;
 use crate::routes::extract::{Tenant, no_such_task};
@@ -106,15 +105,14 @@ async fn offer(
     let id = app.backend.next_id();
     let submission = draft.submission(id, tenant, &headers, body_sha256);
     if decode::payload_too_large(app, &draft) {
-        return Err(refuse_payload(app, submission, arrived).await);
+        return Err(refuse_payload(app, &submission, arrived));
     }
     match admit(app, submission, arrived).await? {
         Admission::Decided { id, decision } if decision.status.is_final() => {
             Err(Rejection::door(decision.status, decision.reason.unwrap_or(Reason::QueueFull), id))
         }
         Admission::Decided { id, decision } => {
-            let waited_ms = i64::try_from(arrived.elapsed().as_millis()).unwrap_or(i64::MAX);
-            let task = answer::decided(id, &draft, tenant, key, &decision, waited_ms);
+            let task = answer::decided(id, &draft, tenant, key, &decision);
             Ok(Offered::Accepted(id, answer::located(answer::task(StatusCode::ACCEPTED, &task), id)))
         }
         Admission::Replayed { id } => Ok(Offered::Replayed(id)),
@@ -151,11 +149,11 @@ pub(crate) async fn admit(app: &Shared, submission: Submission, arrived: Instant
 }
 
 /// Refuses a payload that is larger than allowed: a decision like any other, so its id can be read.
-pub(crate) async fn refuse_payload(app: &Shared, submission: Submission, arrived: Instant) -> Rejection {
+pub(crate) fn refuse_payload(app: &Shared, submission: &Submission, arrived: Instant) -> Rejection {
     let id = submission.id;
     let most = app.settings.max_payload_bytes;
     let detail = format!("/payload has {} bytes, at most {most} are allowed", submission.payload.len());
-    let recorded = app.backend.refuse(submission, Reason::PayloadTooLarge, arrived).await;
+    let recorded = app.backend.refuse(submission, Reason::PayloadTooLarge, arrived);
     let rejection = Rejection::door(Status::Rejected, Reason::PayloadTooLarge, id).saying(detail);
     let rejection = rejection.at_pointer("/payload".to_owned());
     if recorded { rejection } else { rejection.about_no_task() }

@@ -66,8 +66,8 @@ async fn the_names_of_this_machine_are_let_in() {
     ask().header("host", "127.0.0.1:8080").send().await.refused(403, "forbidden");
     api.ask("GET", "http://evil.example/livez").without_header("host").send().await.refused(403, "forbidden");
     api.ask("GET", "http://evil.example/livez").send().await.refused(403, "forbidden");
-    api.ask("GET", "/livez").from_peer("[::1]:5").send().await.expect(200);
-    api.ask("GET", "/livez").from_peer("[::ffff:127.0.0.1]:5").send().await.expect(200);
+    api.ask("GET", "/livez").at_peer("[::1]:5").send().await.expect(200);
+    api.ask("GET", "/livez").at_peer("[::ffff:127.0.0.1]:5").send().await.expect(200);
 }
 
 #[tokio::test]
@@ -131,10 +131,10 @@ async fn strangers_need_a_key_and_no_key_is_known_yet() {
     let keyed = Api::with(|settings| settings.keyless = false);
     for (method, uri) in ROUTES {
         for ask in [
-            api.ask(method, uri).from_peer("10.1.2.3:4"),
-            api.ask(method, uri).from_peer("[2001:db8::1]:4"),
-            api.ask(method, uri).from_peer("[::ffff:10.1.2.3]:4"),
-            api.ask(method, uri).from_nobody(),
+            api.ask(method, uri).at_peer("10.1.2.3:4"),
+            api.ask(method, uri).at_peer("[2001:db8::1]:4"),
+            api.ask(method, uri).at_peer("[::ffff:10.1.2.3]:4"),
+            api.ask(method, uri).at_no_peer(),
             api.ask(method, uri).header("authorization", "Bearer tg_x"),
             api.ask(method, uri).header("authorization", "Basic eDp5"),
             api.ask(method, uri).header("authorization", ""),

@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use tidegate_api::{AdmitError, Backend, BoxFuture, StoreError};
+use tidegate_api::{Backend, BoxFuture};
 use tidegate_core::admission::{Room, decide};
 use tidegate_core::limits::Limits;
 use tidegate_core::submission::Submission;
 use tidegate_core::{Class, EpochMs, Fence, Reason, Status, TaskId, TenantId};
-use tidegate_store::{Admission, AttemptRecord, CancelOutcome, ClassGauges, Gauges, TaskFilter, TaskPage, TaskRecord};
+use tidegate_store::{
+    Admission, AdmitError, AttemptRecord, CancelOutcome, ClassGauges, Gauges, StoreError, TaskFilter, TaskPage,
+    TaskRecord,
+};
 use tokio::sync::watch;
 
 /// The fake's clock stands still, so that answers can be compared.
@@ -130,10 +133,10 @@ impl Fake {
         let trouble = self.held().trouble;
         match trouble {
             Some(Trouble::Hangs) => std::future::pending().await,
-            Some(Trouble::Unavailable) => Err(StoreError::Unavailable),
-            Some(Trouble::Broken) => Err(StoreError::Broken("SELECT secret FROM cupboard".into())),
+            Some(Trouble::Unavailable) => Err(StoreError::Unavailable(None)),
+            Some(Trouble::Broken) => Err(StoreError::Schema("SELECT secret FROM cupboard".into())),
             Some(Trouble::Panics) => panic!("the cupboard is bare"),
-            Some(Trouble::OutcomeUnknown) => Err(StoreError::OutcomeUnknown),
+            Some(Trouble::OutcomeUnknown) => Err(StoreError::OutcomeUnknown(None)),
             _ => Ok(()),
         }
     }
@@ -291,16 +294,16 @@ impl Backend for Fake {
         Box::pin(self.decide(submission))
     }
 
-    fn refuse(&self, submission: Submission, reason: Reason, _arrived: Instant) -> BoxFuture<'_, bool> {
-        let decision = decide(&self.limits, &Room::default(), &submission, NOW, 0);
+    fn refuse(&self, submission: &Submission, reason: Reason, _arrived: Instant) -> bool {
+        let decision = decide(&self.limits, &Room::default(), submission, NOW, 0);
         let decision =
             tidegate_core::admission::Decision { status: Status::Rejected, reason: Some(reason), ..decision };
         let mut held = self.held();
         let recorded = held.trouble.is_none();
         if recorded {
-            held.tasks.insert(submission.id, record(submission, &decision));
+            held.tasks.insert(submission.id, record(submission.clone(), &decision));
         }
-        Box::pin(std::future::ready(recorded))
+        recorded
     }
 
     fn task<'a>(&'a self, tenant: &'a TenantId, id: TaskId) -> BoxFuture<'a, Result<Option<TaskRecord>, StoreError>> {

@@ -103,12 +103,12 @@ impl Ask<'_> {
         self.without_header("host").header("host", host)
     }
 
-    pub(crate) fn from_peer(mut self, address: &str) -> Self {
+    pub(crate) fn at_peer(mut self, address: &str) -> Self {
         self.request.extensions_mut().insert(Peer(address.parse().unwrap()));
         self
     }
 
-    pub(crate) fn from_nobody(mut self) -> Self {
+    pub(crate) fn at_no_peer(mut self) -> Self {
         self.request.extensions_mut().remove::<Peer>();
         self
     }

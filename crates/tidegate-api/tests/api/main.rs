@@ -1,5 +1,7 @@
 //! The API over a fake store: in process, and on sockets where the connection itself is what matters.
 
+#![allow(clippy::unwrap_used, reason = "in a test an unwrap that fails is the failure")]
+
 mod access;
 mod bad_values;
 mod batch;
@@ -10,6 +12,7 @@ mod harness;
 mod openapi;
 mod pages;
 mod reading;
+mod real_store;
 mod sockets;
 mod submitting;
 mod waiting;

@@ -1,0 +1,231 @@
+//! Over the real store: what the fake cannot show.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tidegate_api::{AppState, Settings, StoreBackend};
+use tidegate_core::Kind;
+use tidegate_core::backoff::BackoffPolicy;
+use tidegate_core::limits::Limits;
+use tidegate_core::settlement::Ending;
+use tidegate_store::{Admitter, AdmitterOptions, Canceller, Report, Session, SessionSpec, Store, StoreOptions};
+use tidegate_testkit::{Fault, FaultProxy, TestDb, poll_until};
+
+use crate::harness::{Answer, Api};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Cell {
+    api: Api,
+    store: Store,
+    _db: TestDb,
+}
+
+impl Cell {
+    async fn new(limits: Limits) -> Self {
+        let db = TestDb::migrated().await;
+        let url = db.url().to_owned();
+        Self::over(db, &url, limits)
+    }
+
+    fn over(db: TestDb, url: &str, limits: Limits) -> Self {
+        let store = Store::open(StoreOptions::new(url)).unwrap();
+        let options = AdmitterOptions { limits: limits.clone(), ..AdmitterOptions::default() };
+        let admitter = Admitter::start(&store, options).unwrap();
+        let canceller = Canceller::start(&store).unwrap();
+        let backend = Arc::new(StoreBackend { store: store.clone(), admitter, canceller });
+        let state = AppState::new(backend, Settings { limits, ..Settings::default() }, None);
+        Self { api: Api::new().over(state), store, _db: db }
+    }
+
+    async fn session(&self) -> Session {
+        let kinds = vec![(Kind::parse("echo").unwrap(), Default::default())];
+        let spec = SessionSpec { worker: "w1".into(), kinds, slots: 4, lease: Duration::from_secs(15) };
+        self.store.open_session(spec).await.unwrap()
+    }
+
+    /// Runs one task as a worker would, to its completion with its own payload.
+    async fn run_one(&self, session: &Session) {
+        let task = session.turn(&[], 1).await.unwrap().claimed.pop().unwrap();
+        let report = Report {
+            id: task.id,
+            fence: task.fence,
+            ending: Ending::Completed,
+            result: Some(task.payload),
+            error: None,
+            usage: None,
+            backoff: BackoffPolicy::default(),
+        };
+        session.turn(&[report], 0).await.unwrap();
+    }
+
+    /// The task, once a refusal that is recorded in the background can be read.
+    async fn readable(&self, id: impl std::fmt::Display) -> Value {
+        let uri = format!("/v1/tasks/{id}");
+        poll_until(PATIENCE, &format!("{uri} to be readable"), async || {
+            Some(self.api.get(&uri).await).filter(|answer| answer.status == 200).map(|answer| answer.json())
+        })
+        .await
+    }
+}
+
+/// Without what may differ between the moment of the answer and a later reading.
+fn steady(answer: &Answer) -> Value {
+    let mut json = answer.json();
+    for name in ["remaining_ms", "queue_wait_ms"] {
+        json[name] = Value::Null;
+    }
+    json
+}
+
+#[tokio::test]
+async fn what_a_submission_answers_is_what_is_read_later() {
+    let cell = Cell::new(Limits::default()).await;
+    let body = r#"{"kind":"echo","payload":{"b": 1.50, "a": 123456789012345678901234567890, "b": "\u00e9"},
+        "priority":"critical","timeout_ms":30000,"min_useful_ms":5,"cost":{"tokens":7,"usd_micros":1000000000000},
+        "peer":"p","max_attempts":2,"attempt_timeout_ms":9000,"cancellation_token":"t é","workflow_id":"w","labels":{"b":"1","a":""}}"#;
+    let answer = cell.api.ask("POST", "/v1/tasks").header("idempotency-key", "k").json(body).send().await.expect(202);
+    let read = cell.api.get(&format!("/v1/tasks/{}", answer.id())).await.expect(200);
+    assert_eq!(steady(&answer), steady(&read));
+    let payload = r#""payload":{"b": 1.50, "a": 123456789012345678901234567890, "b": "\u00e9"},"#;
+    assert!(answer.text.contains(payload) && read.text.contains(payload));
+    let again = cell.api.ask("POST", "/v1/tasks").header("idempotency-key", "k").json(body).send().await.expect(200);
+    assert_eq!(again.id(), answer.id());
+    let other =
+        cell.api.ask("POST", "/v1/tasks").header("idempotency-key", "k").json("{\"kind\":\"echo\"}").send().await;
+    other.refused(422, "key_reused");
+}
+
+#[tokio::test]
+async fn the_largest_values_that_are_let_in_can_be_kept() {
+    let cell = Cell::new(Limits::default()).await;
+    let label = format!("\"{}\":\"{}\"", "é".repeat(64), "\u{1F30A}".repeat(256));
+    let name = "\u{1F30A}".repeat(255);
+    let kind = "k".repeat(128);
+    let body = format!(
+        "{{\"kind\":\"{kind}\",\"peer\":\"{kind}\",\"priority\":100,\"timeout_ms\":86400000,\"min_useful_ms\":86400000,\
+         \"max_attempts\":100,\"attempt_timeout_ms\":2592000000,\"delay_ms\":316224000000,\
+         \"cost\":{{\"tokens\":1000000000000,\"usd_micros\":1000000000000}},\"workflow_id\":\"{name}\",\
+         \"cancellation_token\":\"{name}\",\"labels\":{{{label}}},\"payload\":\"{}\"}}",
+        "x".repeat((256 << 10) - 2)
+    );
+    let tenant = "t".repeat(128);
+    let key = "~".repeat(255);
+    let answer = cell.api.ask("POST", "/v1/tasks").header("x-tenant", &tenant).header("idempotency-key", &key);
+    let answer = answer.header("x-budget", "{\"depth\":2147483647,\"fanout\":2147483647}").json(body).send().await;
+    let id = answer.expect(202).id();
+    let read = cell.api.ask("GET", &format!("/v1/tasks/{id}")).header("x-tenant", &tenant).send().await.expect(200);
+    assert_eq!(read.json()["workflow_id"], name);
+    // Times at the ends of what can be said make no failure either.
+    for (header, body) in [
+        ("-9223372036854775808", "{\"kind\":\"echo\"}"),
+        ("9223372036854775807", "{\"kind\":\"echo\",\"not_before\":\"0000-01-01T00:00:00Z\"}"),
+        ("9223372036854775807", "{\"kind\":\"echo\",\"deadline\":\"9999-12-31T23:59:59.999Z\"}"),
+    ] {
+        let answer = cell.api.ask("POST", "/v1/tasks").header("x-deadline-epoch-ms", header).json(body).send().await;
+        let answer = answer.expect(if header.starts_with('-') { 503 } else { 202 });
+        cell.readable(answer.id()).await;
+    }
+}
+
+#[tokio::test]
+async fn every_refusal_can_be_read() {
+    let cell = Cell::new(Limits { max_queued: 1, ..Limits::default() }).await;
+    let batch = format!(
+        r#"{{"tasks":[{{"kind":"echo"}},{{"kind":"echo"}},{{"kind":"echo","deadline":"2020-01-01T00:00:00Z"}},
+            {{"kind":"echo","payload":"{}"}}]}}"#,
+        "x".repeat(300_000)
+    );
+    let answer = cell.api.post("/v1/tasks/batch", batch).await.expect(200).json();
+    for (at, (outcome, reason)) in [
+        ("QUEUED", Value::Null),
+        ("REJECTED", "queue_full".into()),
+        ("EXPIRED", "deadline_passed".into()),
+        ("REJECTED", "payload_too_large".into()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let item = &answer["results"][at];
+        assert_eq!(item["outcome"], outcome, "{at}: {item}");
+        let read = cell.readable(item["task_id"].as_str().unwrap()).await;
+        assert_eq!((&read["status"], &read["reason"]), (&outcome.into(), &reason));
+    }
+    let listed = cell.api.get("/v1/tasks").await.expect(200).json();
+    assert_eq!(listed["tasks"].as_array().unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn a_wait_ends_with_the_task() {
+    let cell = Cell::new(Limits::default()).await;
+    let session = cell.session().await;
+    let ask =
+        cell.api.ask("POST", "/v1/tasks").header("prefer", "wait=20").json("{\"kind\":\"echo\",\"payload\":[1.0]}");
+    let worker = async {
+        poll_until(PATIENCE, "a queued task", async || {
+            cell.api.get("/v1/tasks?status=QUEUED").await.text.contains("\"QUEUED\"").then_some(())
+        })
+        .await;
+        cell.run_one(&session).await;
+    };
+    let (answer, ()) = tokio::join!(ask.send(), worker);
+    let answer = answer.expect(200);
+    assert!(answer.text.contains("\"result\":[1.0]"), "{}", answer.text);
+    assert_eq!(answer.json()["worker"], "w1");
+    let attempts = cell.api.get(&format!("/v1/tasks/{}/attempts", answer.id())).await.expect(200).json();
+    assert_eq!(attempts["attempts"][0]["outcome"], "completed");
+    cell.api.post(&format!("/v1/tasks/{}/cancel", answer.id()), "").await.refused(409, "already_ended");
+}
+
+#[tokio::test]
+async fn a_cancel_ends_what_waits() {
+    let cell = Cell::new(Limits::default()).await;
+    let id = cell.api.submit("{\"kind\":\"echo\"}").await.expect(202).id();
+    let answer = cell.api.post(&format!("/v1/tasks/{id}/cancel"), "{\"reason\":\"so it is\"}").await.expect(200).json();
+    assert_eq!((&answer["status"], &answer["detail"]), (&"CANCELLED".into(), &"so it is".into()));
+    cell.api.post(&format!("/v1/tasks/{id}/cancel"), "{}").await.expect(200);
+    let pressure = cell.api.get("/v1/pressure").await.expect(200).json();
+    assert_eq!((&pressure["queued"], &pressure["running"]), (&0.into(), &0.into()));
+    cell.api.get("/readyz").await.expect(200);
+    assert!(cell.api.get("/").await.expect(200).text.contains(&id.to_string()));
+}
+
+#[tokio::test]
+async fn a_listing_through_the_api_finds_every_task_once() {
+    let cell = Cell::new(Limits::default()).await;
+    let items: Vec<_> = (0..23).map(|n| format!("{{\"kind\":\"echo\",\"payload\":{n}}}")).collect();
+    cell.api.post("/v1/tasks/batch", format!("{{\"tasks\":[{}]}}", items.join(","))).await.expect(200);
+    let mut seen = Vec::new();
+    let mut uri = "/v1/tasks?limit=5".to_owned();
+    loop {
+        let page = cell.api.get(&uri).await.expect(200).json();
+        seen.extend(page["tasks"].as_array().unwrap().iter().map(|task| task["payload"].as_u64().unwrap()));
+        let Some(cursor) = page["next_cursor"].as_str() else { break };
+        uri = format!("/v1/tasks?limit=5&cursor={cursor}");
+    }
+    assert_eq!(seen, (0..23).rev().collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_is_said_within_two_seconds() {
+    let db = TestDb::migrated().await;
+    let (proxy, url) = FaultProxy::for_database(db.url()).await;
+    let cell = Cell::over(db, &url, Limits::default());
+    let id = cell.api.submit("{\"kind\":\"echo\"}").await.expect(202).id();
+    proxy.set(Fault::Blackhole);
+    proxy.strand_all();
+    let (read, uri) = (format!("/v1/tasks/{id}"), format!("/v1/tasks/{id}/attempts"));
+    let started = Instant::now();
+    let (submitted, read, attempts, ready) = tokio::join!(
+        cell.api.submit("{\"kind\":\"echo\"}"),
+        cell.api.get(&read),
+        cell.api.get(&uri),
+        cell.api.get("/readyz")
+    );
+    assert!(started.elapsed() < Duration::from_millis(2_200), "{:?}", started.elapsed());
+    for answer in [submitted, read, attempts, ready] {
+        answer.refused(503, "store_unavailable");
+        assert!(answer.header("retry-after").is_some());
+    }
+}
