@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use tidegate_api::{AppState, Settings};
+use tidegate_api::{AppState, Settings, StoreBackend};
 use tidegate_keeper::KeeperOptions;
 use tidegate_store::{Admitter, AdmitterOptions, Canceller, Retention, Store, StoreOptions};
 use tidegate_worker::{StorePort, Worker, WorkerOptions};
@@ -13,7 +13,6 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::backend::StoreBackend;
 use super::database::failed;
 use crate::config::{Config, Listen, Problem, ms};
 use crate::exit::Failure;
@@ -52,7 +51,7 @@ impl Api {
         let opened = |error| failed("the door could not be opened", &error);
         let door = Admitter::start(store, admitter_options(config)).map_err(opened)?;
         let canceller = Canceller::start(store).map_err(opened)?;
-        let backend = StoreBackend { store: store.clone(), door: door.clone(), canceller };
+        let backend = StoreBackend { store: store.clone(), admitter: door.clone(), canceller };
         tidegate_api::describe_metrics();
         let state = AppState::new(Arc::new(backend), settings(config), Some(prometheus));
         let stop = CancellationToken::new();

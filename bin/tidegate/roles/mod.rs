@@ -1,7 +1,6 @@
 //! What keeps running: the parts of the program, each as a process of its own or all in one.
 
 mod assemble;
-mod backend;
 mod banner;
 mod database;
 mod metrics;

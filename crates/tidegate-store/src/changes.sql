@@ -3,8 +3,11 @@
     UPDATE tidegate.task t
     SET status = d.status, reason = d.reason, finished_ms = $14::bigint, started_ms = coalesce(d.started_ms, t.started_ms),
         attempt = coalesce(d.attempt, t.attempt), deliveries = coalesce(d.deliveries, t.deliveries), failures = coalesce(d.failures, t.failures), losses = coalesce(d.losses, t.losses),
-        worker = coalesce(d.worker, t.worker), result = d.result, error_type = coalesce(d.error_type, t.error_type),
-        error_message = coalesce(d.error_message, t.error_message), error_retryable = coalesce(d.error_retryable, t.error_retryable),
+        worker = coalesce(d.worker, t.worker), result = d.result,
+        -- The error of an earlier attempt stays with a task that did not complete.
+        error_type = CASE WHEN d.result IS NULL THEN coalesce(d.error_type, t.error_type) END,
+        error_message = CASE WHEN d.result IS NULL THEN coalesce(d.error_message, t.error_message) END,
+        error_retryable = CASE WHEN d.result IS NULL THEN coalesce(d.error_retryable, t.error_retryable) END,
         actual_tokens = d.actual_tokens, actual_usd_micros = d.actual_usd_micros, detail = coalesce(d.detail, t.detail),
         cancel_requested_ms = coalesce(t.cancel_requested_ms, CASE WHEN d.cancelled THEN $14::bigint END),
         cancel_delivered_ms = coalesce(d.delivered_ms, t.cancel_delivered_ms),
