@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sqlx::Row;
@@ -13,12 +13,12 @@ use tidegate_core::limits::Limits;
 use tidegate_core::submission::Submission;
 use tidegate_core::{EpochMs, Lane, Reason, Status, TaskId};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::bell::Topic;
-use crate::connection::{Connections, Tx};
+use crate::connection::{Connections, Tx, call};
 use crate::directory::FlowKey;
 use crate::error::{AdmitError, StoreError};
 use crate::gather::{Flush, GatherLimits, Weighted, gather};
@@ -34,6 +34,10 @@ const KEYS: &str = "SELECT i.tenant, i.key, i.body_sha256, i.task_id FROM unnest
 
 /// The longest that a submission waits for its answer before the commit: what is slower is "store unavailable".
 const DOOR_TIMEOUT: Duration = Duration::from_millis(1_800);
+/// The least that must be left of it when the door takes a submission.
+const LEAST_LEFT: Duration = Duration::from_millis(300);
+/// How often the pressure is read where nobody comes to the door.
+const PRESSURE_EVERY: Duration = Duration::from_secs(1);
 /// How often a batch that another transaction was in the way of is tried again.
 const MAX_TRIES: u32 = 5;
 
@@ -80,6 +84,8 @@ pub struct Admitter {
 struct Item {
     submission: Submission,
     arrived: Instant,
+    /// Set once, by whoever is first: the door that takes it, or its caller that gives up.
+    taken: Arc<AtomicBool>,
     reply: oneshot::Sender<Result<Admission, AdmitError>>,
 }
 
@@ -104,6 +110,8 @@ impl Admitter {
             pressure: pressure.clone(),
             options,
         };
+        let watched = watch_pressure(store.inner(), bounds.clone(), pressure.clone());
+        tokio::spawn(closing.clone().run_until_cancelled_owned(watched));
         Ok(Self { sender: gather(limits, door, closing.clone()), refusals, limits: bounds, pressure, closing })
     }
 
@@ -124,18 +132,26 @@ impl Admitter {
         self.refusals.record(submission, &decision)
     }
 
-    /// Decides one submission that arrived at `arrived`. The decision is made, and kept, even if the caller goes away.
+    /// Decides one submission that arrived at `arrived`. Once the door has taken it, the decision is made, and kept,
+    /// even if the caller goes away. What the door could not take in time is not let in.
     pub async fn admit(&self, submission: Submission, arrived: Instant) -> Result<Admission, AdmitError> {
         if self.closing.is_cancelled() {
             return Err(AdmitError::Draining);
         }
         let id = submission.id;
-        let (reply, answer) = oneshot::channel();
-        self.sender.try_send(Item { submission, arrived, reply }).map_err(|error| match error {
+        let (reply, mut answer) = oneshot::channel();
+        let taken = Arc::new(AtomicBool::new(false));
+        let item = Item { submission, arrived, taken: taken.clone(), reply };
+        self.sender.try_send(item).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => AdmitError::Overloaded,
             mpsc::error::TrySendError::Closed(_) => AdmitError::Draining,
         })?;
-        answer.await.unwrap_or(Err(AdmitError::OutcomeUnknown(id)))
+        let answer = match timeout_at((arrived + DOOR_TIMEOUT).into(), &mut answer).await {
+            Ok(answer) => answer,
+            Err(_) if !taken.swap(true, Ordering::AcqRel) => return Err(AdmitError::Unavailable),
+            Err(_) => answer.await,
+        };
+        answer.unwrap_or(Err(AdmitError::OutcomeUnknown(id)))
     }
 
     /// How full the queue was when last looked at, 0 to 1.
@@ -159,8 +175,8 @@ struct Door {
 
 impl Flush<Item> for Door {
     async fn flush(&mut self, batch: Vec<Item>) {
-        let mut batches = vec![batch];
-        while let Some(mut batch) = batches.pop() {
+        let mut batches = vec![take(batch)];
+        while let Some(mut batch) = batches.pop().filter(|batch| !batch.is_empty()) {
             metrics::histogram!("tidegate_admission_batch_tasks").record(batch.len() as f64);
             let started = Instant::now();
             match self.admit(&mut batch).await {
@@ -196,6 +212,38 @@ impl Flush<Item> for Door {
     }
 }
 
+/// Takes what its caller has not given up, and what can still be answered in time.
+fn take(batch: Vec<Item>) -> Vec<Item> {
+    let mut taken = Vec::with_capacity(batch.len());
+    for item in batch {
+        if item.taken.swap(true, Ordering::AcqRel) {
+            continue;
+        }
+        if item.arrived.elapsed() + LEAST_LEFT > DOOR_TIMEOUT {
+            let _gone = item.reply.send(Err(AdmitError::Unavailable));
+        } else {
+            taken.push(item);
+        }
+    }
+    taken
+}
+
+/// Keeps the pressure true where nobody comes to the door.
+async fn watch_pressure(store: Arc<StoreInner>, limits: Arc<Limits>, pressure: Arc<AtomicU64>) {
+    loop {
+        sleep(PRESSURE_EVERY).await;
+        let read = async {
+            let mut conn = store.connections.get().await?;
+            let row = call(store.connections.call_timeout(), sqlx::query(ROOM).fetch_one(&mut *conn)).await?;
+            conn.release();
+            room_of(&row)
+        };
+        if let Ok(room) = read.await {
+            pressure.store(room.pressure(&limits).to_bits(), Ordering::Relaxed);
+        }
+    }
+}
+
 /// A submission and what was decided, by its place in the batch.
 struct Decided {
     flow: usize,
@@ -206,7 +254,7 @@ impl Door {
     async fn admit(&self, batch: &mut [Item]) -> Result<Vec<Admission>, StoreError> {
         // Whoever came first has waited longest: nobody is kept past the door's time-out by a slow database.
         let oldest = batch.iter().map(|item| item.arrived).min().unwrap_or_else(Instant::now);
-        let until = (oldest + DOOR_TIMEOUT).max(Instant::now() + DOOR_TIMEOUT / 3);
+        let until = oldest + DOOR_TIMEOUT;
         let mut tries = 0;
         loop {
             tries += 1;

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use sqlx::Row;
 use sqlx::postgres::PgRow;
+use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::order::{FlowHead, Waiting, choose};
+use tidegate_core::settlement::Ending;
 use tidegate_core::submission::Cost;
 use tidegate_core::{EpochMs, Fence, Kind, PeerName, Status, TaskId, TenantId};
 use uuid::Uuid;
@@ -19,7 +21,7 @@ use crate::directory::FlowKey;
 use crate::error::StoreError;
 use crate::ledger::Rings;
 use crate::store::{Store, StoreInner};
-use crate::types::{Beat, Claimed, Report, SessionId, SessionSpec, Settled, Turn};
+use crate::types::{Beat, Claimed, Report, SessionId, SessionSpec, Settled, TaskError, Turn};
 
 const RELEASE: &str = include_str!("release.sql");
 const LOOK: &str = include_str!("look.sql");
@@ -384,7 +386,7 @@ impl Session {
     }
 
     /// Reads the payloads of claimed tasks, outside every lock.
-    async fn read_records(&self, mut claimed: Vec<Claimed>) -> Result<Vec<Claimed>, StoreError> {
+    async fn read_records(&self, claimed: Vec<Claimed>) -> Result<Vec<Claimed>, StoreError> {
         if claimed.is_empty() {
             return Ok(claimed);
         }
@@ -402,12 +404,31 @@ impl Session {
         for row in rows {
             records.insert(row.try_get(0)?, row);
         }
-        claimed.retain_mut(|task| {
-            let filled = records.get(&task.id.0).map(|row| fill(task, row));
-            // A record that was removed by hand: its lease runs out.
-            filled.is_some_and(|filled| filled.is_ok())
-        });
-        Ok(claimed)
+        let mut readable = Vec::with_capacity(claimed.len());
+        for mut task in claimed {
+            match records.get(&task.id.0).map(|row| fill(&mut task, row)) {
+                Some(Ok(())) => readable.push(task),
+                _ => self.give_up(&task).await,
+            }
+        }
+        Ok(readable)
+    }
+
+    /// A claimed task whose record someone removed by hand cannot be run: its lease and what it holds are given back.
+    async fn give_up(&self, task: &Claimed) {
+        let error = TaskError { kind: "record_missing".into(), message: "the record is gone".into(), retryable: false };
+        let report = Report {
+            id: task.id,
+            fence: task.fence,
+            ending: Ending::Failed { retryable: false, retry_after_ms: None, reason: None },
+            result: None,
+            error: Some(error),
+            usage: None,
+            backoff: BackoffPolicy::default(),
+        };
+        if let Err(error) = Box::pin(self.try_turn(&[report], 0)).await {
+            tracing::error!(task.id = %task.id, %error, "a task without a record could not be given up");
+        }
     }
 
     async fn try_read_records(&self, ids: Vec<Uuid>) -> Result<Vec<PgRow>, StoreError> {

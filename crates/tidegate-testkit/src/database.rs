@@ -263,7 +263,7 @@ mod tests {
     async fn a_migrated_database_knows_that_it_is() {
         let db = TestDb::migrated().await;
         let mut connection = db.connect().await;
-        let failed: i64 = sqlx::query_scalar("SELECT count(*) FROM _sqlx_migrations WHERE NOT success")
+        let failed: i64 = sqlx::query_scalar("SELECT count(*) FROM tidegate.migration WHERE NOT success")
             .fetch_one(&mut connection)
             .await
             .unwrap();

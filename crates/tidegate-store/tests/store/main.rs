@@ -1,14 +1,14 @@
 //! The store against a real Postgres, a database for each test.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod admission;
-mod bench_plans;
 mod cancelling;
 mod inspecting;
 mod keeping;
 mod lifecycle;
-mod races;
+mod plans;
 mod reading;
-mod room;
 
 use std::time::{Duration, Instant};
 
