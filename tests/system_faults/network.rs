@@ -19,7 +19,7 @@ const NO_STORE: Duration = Duration::from_secs(2);
 /// The longest that a process takes to be itself again once its database is.
 const HEALING: Duration = Duration::from_secs(30);
 /// How much a busy machine may add.
-const SLACK: Duration = Duration::from_millis(500);
+const SLACK: Duration = Duration::from_millis(200);
 
 /// Callers that hang up: how many, at most how many at once, and the longest that one waits first.
 const ABORTED: usize = 500;
@@ -131,7 +131,7 @@ async fn a_database_that_goes_silent_is_reported_soon_and_healed_from() {
 
     proxy.set(Fault::Blackhole);
     let silent = Instant::now();
-    poll_until(NO_STORE + SLACK, "not ready", async || {
+    poll_until(NO_STORE, "not ready", async || {
         (server.caller.readiness().await == StatusCode::SERVICE_UNAVAILABLE).then_some(())
     })
     .await;
