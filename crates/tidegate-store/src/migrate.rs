@@ -33,6 +33,8 @@ pub async fn migrate(url: &str) -> Result<(), StoreError> {
     let mut conn = options.connect().await?;
     let mut migrator = Migrator { migrations: MIGRATOR.migrations.clone(), ..Migrator::DEFAULT };
     migrator.set_locking(false);
+    // A newer program may have gone before, in a rolling deployment: its migrations only add.
+    migrator.set_ignore_missing(true);
     migrator.create_schema(SCHEMA);
     migrator.dangerous_set_table_name(APPLIED);
     migrator.run(&mut conn).await.map_err(|error| StoreError::Schema(error.to_string()))?;

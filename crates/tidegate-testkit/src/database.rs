@@ -4,7 +4,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sqlx::migrate::Migrator;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
 use url::Url;
 
@@ -55,10 +54,7 @@ impl TestDb {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
         let key = fingerprint(&directory);
         TestDb::from_template(&format!("{key:016x}"), async |url: &str| {
-            let mut connection = connect(url).await;
-            let migrator = Migrator::new(directory).await.unwrap_or_else(|error| panic!("reading migrations: {error}"));
-            migrator.run(&mut connection).await.unwrap_or_else(|error| panic!("migrating {url}: {error}"));
-            close(connection).await;
+            tidegate_store::migrate(url).await.unwrap_or_else(|error| panic!("migrating {url}: {error}"));
         })
         .await
     }
