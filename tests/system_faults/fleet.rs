@@ -47,11 +47,6 @@ impl Fleet {
         self.with("WORKER__LEASE_MS", lease.as_millis())
     }
 
-    /// Starts a role.
-    pub(crate) fn start(&self, arguments: &[&str]) -> Proc {
-        self.start_on(self.db.url(), arguments)
-    }
-
     /// Starts a role that reaches the database by this URL.
     pub(crate) fn start_on(&self, url: &str, arguments: &[&str]) -> Proc {
         let mut builder = tidegate().args(arguments).env("DATABASE_URL", url);

@@ -7,7 +7,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+mod boot;
 mod caller;
+mod cancel;
 mod crash;
 mod deadline;
 mod fleet;
@@ -15,4 +17,7 @@ mod holder;
 mod lease;
 mod network;
 mod roll;
+mod starve;
+mod storm;
+mod tool;
 mod verdict;
