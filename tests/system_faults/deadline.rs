@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate_testkit::{Behaviour, FakeTool, poll_until};
 
-use crate::fleet::{ALIVE, Fleet, LIMIT, wait_for_number};
+use crate::fleet::{ALIVE, Fleet, LIMIT, number, wait_for_number};
 use crate::verdict::assert_sound;
 
 /// How much later than its deadline a task may be seen to end: a sweep, on a busy machine.
@@ -13,12 +13,9 @@ const SWEEP_MS: i64 = 2_000;
 
 /// The difference of two instants of a task, in milliseconds, by the database's clock.
 async fn between(fleet: &Fleet, from: &Value, to: &Value) -> i64 {
-    let ms = format!(
-        "SELECT (extract(epoch FROM {to}::timestamptz - {from}::timestamptz) * 1000)::bigint",
-        from = format!("'{}'", from.as_str().unwrap()),
-        to = format!("'{}'", to.as_str().unwrap())
-    );
-    crate::fleet::number(fleet.db.url(), &ms).await
+    let (from, to) = (from.as_str().unwrap(), to.as_str().unwrap());
+    let ms = format!("SELECT (extract(epoch FROM '{to}'::timestamptz - '{from}'::timestamptz) * 1000)::bigint");
+    number(fleet.db.url(), &ms).await
 }
 
 #[tokio::test]

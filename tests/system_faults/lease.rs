@@ -129,7 +129,9 @@ async fn a_worker_that_wakes_after_its_lease_changes_nothing() {
     running_under(&server.caller, &id, 2).await;
     poll_until(LIMIT, "three leases", async || (since.elapsed() > lease * 3).then_some(())).await;
     frozen.thaw();
+    let awake = Instant::now();
     frozen.wait_for_line("lost", LIMIT).await;
+    assert!(awake.elapsed() < lease / 3 + SLACK, "it was told after {:?}", awake.elapsed());
 
     let task = server.caller.ended(&id, LIMIT).await;
     assert_eq!((&task["status"], &task["fence"]), (&"COMPLETED".into(), &2.into()), "{task}");

@@ -71,6 +71,50 @@ async fn callers_that_hang_up_leave_no_transaction_open() {
     assert_sound(fleet.db.url(), &ids).await;
 }
 
+/// How many reads are sent at once through a pool of eight: if any of its places were lost, some would wait in vain.
+const READS: usize = 24;
+/// The longest that a read waits for a connection that was alive a moment ago.
+const DEAD_SOCKET: Duration = Duration::from_secs(10);
+
+/// Reads at once, and returns how many were answered in full.
+async fn read_at_once(caller: &Caller) -> usize {
+    let mut reads = JoinSet::new();
+    for _ in 0..READS {
+        let caller = caller.clone();
+        reads.spawn(async move { caller.get("/v1/tasks?limit=1").await.unwrap() });
+    }
+    let answers = reads.join_all().await;
+    for answer in &answers {
+        assert!([StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE].contains(&answer.status), "{}", answer.body);
+        assert!(answer.took < DEAD_SOCKET, "a read took {:?}", answer.took);
+    }
+    answers.iter().filter(|answer| answer.status == StatusCode::OK).count()
+}
+
+/// C21: sockets that die without a word, again and again, as when a firewall forgets them. Each time all of the pool's
+/// places are in use; none of them is lost.
+#[tokio::test]
+async fn sockets_that_die_silently_take_no_place_in_the_pool_with_them() {
+    let fleet = Fleet::new().await;
+    let (proxy, url) = FaultProxy::for_database(fleet.db.url()).await;
+    let server = fleet.serve_on(&url).await;
+    let _worker = fleet.worker_on(&url, 8).await;
+    let mut ids = Vec::new();
+    for _ in 0..short_or_long(3, 20) {
+        assert_eq!(read_at_once(&server.caller).await, READS);
+        proxy.strand_all();
+        read_at_once(&server.caller).await;
+        poll_until(HEALING, "a task to be let in", async || {
+            let answer = server.caller.submit(&json!({"kind": "echo"})).await.unwrap();
+            (answer.status == StatusCode::ACCEPTED).then(|| ids.push(id_of(&answer.body)))
+        })
+        .await;
+    }
+    assert_eq!(read_at_once(&server.caller).await, READS);
+    wait_for_number(fleet.db.url(), ALIVE, 0).await;
+    assert_sound(fleet.db.url(), &ids).await;
+}
+
 /// One submission under load: when it was sent, what it was, and what was answered.
 #[derive(Debug)]
 struct Post {

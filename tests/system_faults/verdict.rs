@@ -25,14 +25,14 @@ const HISTORIES: &str = "WITH told AS ( \
         WHERE e.status IN ('COMPLETED', 'FAILED', 'TIMED_OUT', 'CANCELLED', 'EXPIRED', 'SHED', 'REJECTED') GROUP BY u.id \
     ), runs AS ( \
         SELECT a.task_id, count(*) AS n, max(a.fence) AS fence FROM tidegate.attempt a GROUP BY a.task_id \
-    ) SELECT t.id, t.status, coalesce(told.endings, '{}'), t.deliveries, coalesce(runs.n, 0), coalesce(runs.fence, 0) \
-    FROM tidegate.task t LEFT JOIN told ON told.id = t.id LEFT JOIN runs ON runs.task_id = t.id";
+    ) SELECT t.id, t.status, coalesce(told.endings, '{}') AS endings, t.deliveries, coalesce(runs.n, 0) AS runs, \
+    coalesce(runs.fence, 0) AS last_fence FROM tidegate.task t LEFT JOIN told ON told.id = t.id LEFT JOIN runs ON runs.task_id = t.id";
 
 const OPEN: &str = "SELECT count(*) FROM pg_stat_activity \
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND state LIKE 'idle in transaction%'";
 
 /// One task's history: what it is now, and what was recorded on the way.
-#[derive(Debug, Clone)]
+#[derive(Debug, sqlx::FromRow)]
 struct History {
     id: Uuid,
     status: Option<String>,
@@ -72,7 +72,7 @@ pub(crate) async fn faults(url: &str, ids: &[String]) -> Vec<String> {
     let mut connection = connect(url).await;
     let left: Vec<(String, i64)> = sqlx::query_as(LEFT).fetch_all(&mut connection).await.unwrap();
     faults.extend(left.iter().map(|(place, n)| format!("{n} left in {place}")));
-    let histories = histories(&mut connection).await;
+    let histories: Vec<History> = sqlx::query_as(HISTORIES).fetch_all(&mut connection).await.unwrap();
     faults.extend(histories.iter().flat_map(History::faults));
     let known: std::collections::HashSet<String> = histories.iter().map(|history| history.id.to_string()).collect();
     faults.extend(ids.iter().filter(|id| !known.contains(*id)).map(|id| format!("task {id} is not known")));
@@ -81,21 +81,6 @@ pub(crate) async fn faults(url: &str, ids: &[String]) -> Vec<String> {
     }
     connection.close().await.unwrap();
     faults
-}
-
-async fn histories(connection: &mut PgConnection) -> Vec<History> {
-    let rows: Vec<(Uuid, Option<String>, Vec<String>, i32, i64, i32)> =
-        sqlx::query_as(HISTORIES).fetch_all(connection).await.unwrap();
-    rows.into_iter()
-        .map(|(id, status, endings, deliveries, runs, last_fence)| History {
-            id,
-            status,
-            endings,
-            deliveries,
-            runs,
-            last_fence,
-        })
-        .collect()
 }
 
 async fn open_transactions(connection: &mut PgConnection) -> i64 {
