@@ -1,5 +1,6 @@
 //! Tidegate: a durable priority task queue and worker system.
 
+mod bench;
 mod cli;
 mod commands;
 mod config;
@@ -45,6 +46,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Get(arguments) => commands::get::run(&global, &arguments, &mut output),
         Command::List(arguments) => commands::list::run(&global, &arguments, &mut output),
         Command::Cancel(arguments) => commands::cancel::run(&global, &arguments, &mut output),
+        Command::Bench(arguments) => bench::run(&global, &arguments, &mut output),
         Command::Up(arguments) => roles::up(load(&global)?, &arguments, &mut output),
         Command::Serve(arguments) => roles::serve(load(&global)?, &arguments),
         Command::Worker(arguments) => roles::worker(load(&global)?, &arguments),
