@@ -121,6 +121,7 @@ struct Sizes {
     rounds: u32,
     backlog: u32,
     http_seconds: u32,
+    http_rounds: u32,
     samples: u32,
     idle: Duration,
     snapshot_seconds: u32,
@@ -130,10 +131,11 @@ struct Sizes {
 impl Sizes {
     /// Less than five minutes.
     const SHORT: Self = Self {
-        tasks: 20_000,
-        rounds: 5,
+        tasks: 10_000,
+        rounds: 15,
         backlog: 100_000,
-        http_seconds: 3,
+        http_seconds: 2,
+        http_rounds: 7,
         samples: 300,
         idle: Duration::from_secs(10),
         snapshot_seconds: 30,
@@ -141,10 +143,11 @@ impl Sizes {
     };
     /// As the goals are stated.
     const FULL: Self = Self {
-        tasks: 50_000,
-        rounds: 7,
+        tasks: 20_000,
+        rounds: 25,
         backlog: 1_000_000,
-        http_seconds: 10,
+        http_seconds: 4,
+        http_rounds: 15,
         samples: 1_000,
         idle: Duration::from_secs(20),
         snapshot_seconds: 60,
@@ -169,7 +172,7 @@ fn suite(sizes: Sizes) -> Vec<Part> {
         Part::Http(HttpBenchArgs {
             connections: 256,
             seconds: sizes.http_seconds,
-            rounds: 5,
+            rounds: sizes.http_rounds,
             rate: None,
             server: None,
         }),

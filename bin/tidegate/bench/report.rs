@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::exit::Failure;
@@ -186,6 +187,12 @@ pub(super) fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
+/// A histogram of times in microseconds, up to a minute (anything longer counts as that), kept to three digits.
+pub(super) fn histogram() -> Result<Histogram<u64>, Failure> {
+    const MINUTE: u64 = 60_000_000;
+    Histogram::new_with_bounds(1, MINUTE, 3).map_err(|error| Failure::other("cannot make a histogram", error))
+}
+
 /// How many a second.
 pub(super) fn per_second(count: usize, took: Duration) -> f64 {
     ratio(count as f64, took.as_secs_f64())
@@ -227,6 +234,15 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(ratio(1.0, 0.0), 0.0);
         assert_eq!(ratio(1.0, 4.0), 0.25);
+    }
+
+    #[test]
+    fn a_histogram_holds_what_takes_long_and_what_takes_longer() {
+        let mut histogram = histogram().unwrap();
+        histogram.saturating_record(12_345);
+        histogram.saturating_record(u64::MAX);
+        assert!((12_300..12_400).contains(&histogram.value_at_percentile(50.0)));
+        assert!(histogram.value_at_percentile(100.0) >= 60_000_000);
     }
 
     #[test]

@@ -131,14 +131,22 @@ impl StoreBench {
     }
 
     async fn raw(&mut self, round: &mut Round) -> Result<(), Failure> {
-        round.raw_insert = per_second(self.tasks, raw_fill(&mut self.queue, self.tasks).await.map_err(raw_failed)?);
-        self.queue.vacuum().await.map_err(raw_failed)?;
+        round.raw_insert = self.raw_fill().await?;
         round.raw_claim = per_second(self.tasks, raw_drain(&mut self.claimers, self.tasks, Claim::Durable).await?);
-        raw_fill(&mut self.queue, self.tasks).await.map_err(raw_failed)?;
-        self.queue.vacuum().await.map_err(raw_failed)?;
+        self.raw_fill().await?;
         round.raw_take = per_second(self.tasks, raw_drain(&mut self.claimers, self.tasks, Claim::None).await?);
-        // The next round starts on a clean table, as the first did.
-        self.queue.vacuum().await.map_err(raw_failed)
+        Ok(())
+    }
+
+    /// Fills the raw queue, whose table is clean at first and known to the planner in the end.
+    async fn raw_fill(&mut self) -> Result<f64, Failure> {
+        let filled = async {
+            self.queue.vacuum().await?;
+            let took = raw_fill(&mut self.queue, self.tasks).await?;
+            self.queue.analyze().await?;
+            Ok(took)
+        };
+        filled.await.map(|took| per_second(self.tasks, took)).map_err(raw_failed)
     }
 
     fn figures(&self, rounds: &[Round]) -> Vec<Figure> {

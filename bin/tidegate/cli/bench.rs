@@ -61,10 +61,11 @@ pub(crate) enum BenchCommand {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StoreBenchArgs {
     /// Tasks in one round.
-    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1_000..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1_000..=1_000_000))]
     pub(crate) tasks: u32,
-    /// Rounds; each side has its turn in each, and medians are told. One more goes before them to warm up.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    /// Rounds; each side has its turn in each, and medians are told. One more goes before them to warm up. Many short
+    /// rounds tell more than few long ones: what else the machine does then falls on both sides alike.
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) rounds: u32,
     /// Kinds that the tasks are spread over, each a flow; several numbers are measured one after the other.
     #[arg(long, value_name = "N,…", default_value = "8,1", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=500))]
@@ -104,10 +105,10 @@ pub(crate) struct HttpBenchArgs {
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub(crate) connections: u32,
     /// How long each side is loaded in one round.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3_600))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub(crate) seconds: u32,
     /// Rounds; medians are told.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) rounds: u32,
     /// Requests a second, sent when they are due whatever became of those before. Latency then counts from when a
     /// request was due. Without it each connection sends as soon as it has its answer.

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Connection;
+use crate::bench::report::{histogram, per_second};
 use crate::exit::Failure;
 
 /// The longest that an answer is waited for.
@@ -19,8 +20,6 @@ const ANSWER: Duration = Duration::from_secs(10);
 const OVERTIME: Duration = Duration::from_secs(10);
 /// Failures in a row after which a connection gives up: the server is gone.
 const MAX_BROKEN: u32 = 5;
-/// Latencies are kept to three digits.
-const DIGITS: u8 = 3;
 
 /// What load to put on.
 #[derive(Debug, Clone)]
@@ -51,8 +50,7 @@ pub(super) struct Measured {
 
 impl Measured {
     fn new() -> Result<Self, Failure> {
-        let latency = Histogram::new(DIGITS).map_err(|error| Failure::other("a histogram", error))?;
-        Ok(Self { latency, took: Duration::ZERO, answers: BTreeMap::new(), broken: 0, unsent: 0 })
+        Ok(Self { latency: histogram()?, took: Duration::ZERO, answers: BTreeMap::new(), broken: 0, unsent: 0 })
     }
 
     fn add(&mut self, other: &Self) -> Result<(), Failure> {
@@ -66,7 +64,7 @@ impl Measured {
 
     /// Accepted requests a second.
     pub(super) fn rate(&self) -> f64 {
-        super::super::report::per_second(self.latency.len() as usize, self.took)
+        per_second(self.latency.len() as usize, self.took)
     }
 
     /// A percentile of the latency in milliseconds.

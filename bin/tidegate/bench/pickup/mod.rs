@@ -5,7 +5,6 @@ mod cpu;
 
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use serde::Deserialize;
 use tidegate_wire::Timestamp;
 use tokio::time::{Instant, sleep, timeout};
@@ -14,7 +13,7 @@ use super::child::Server;
 use super::ground::Ground;
 use super::http::Connection;
 use super::progress::Progress;
-use super::report::{Figure, Goal, Section, ratio};
+use super::report::{Figure, Goal, Section, histogram, ratio};
 use crate::cli::PickupBenchArgs;
 use crate::exit::Failure;
 use counter::QueryCounter;
@@ -28,7 +27,6 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// The longest that a task is waited for; the server is asked to wait a little less.
 const LONGEST: Duration = Duration::from_secs(10);
 const PREFER: &str = "Prefer: wait=5\r\n";
-const DIGITS: u8 = 3;
 
 const P50_MS: Goal = Goal::AtMost(5.0);
 const P99_MS: Goal = Goal::AtMost(20.0);
@@ -66,7 +64,6 @@ async fn pickup(ground: &Ground, arguments: &PickupBenchArgs, progress: &Progres
     let body = r#"{"kind": "echo", "payload": {"hello": "world"}}"#;
     let request = Connection::post(server.address(), "/v1/tasks", PREFER, body);
     let mut connection = Connection::open(server.address()).await.map_err(|error| failed(&error))?;
-    let histogram = || Histogram::<u64>::new(DIGITS).map_err(|error| failed(&error));
     let (mut starts, mut rounds) = (histogram()?, histogram()?);
     progress.begin("pickup: tasks, one at a time", arguments.samples.into());
     for n in 0..WARM_UP + arguments.samples {
@@ -81,7 +78,7 @@ async fn pickup(ground: &Ground, arguments: &PickupBenchArgs, progress: &Progres
         };
         if n >= WARM_UP {
             let start_ms = u64::try_from(started.as_ms() - done.enqueued_at.as_ms()).unwrap_or(0);
-            starts.saturating_record(start_ms);
+            starts.saturating_record(start_ms * 1_000);
             rounds.saturating_record(took.as_micros() as u64);
             progress.step();
         }
@@ -89,8 +86,8 @@ async fn pickup(ground: &Ground, arguments: &PickupBenchArgs, progress: &Progres
     server.stop().await?;
     let ms = |micros: u64| micros as f64 / 1_000.0;
     Ok(vec![
-        Figure::new("enqueued to started, p50", starts.value_at_percentile(50.0) as f64, "ms").goal(P50_MS),
-        Figure::new("enqueued to started, p99", starts.value_at_percentile(99.0) as f64, "ms").goal(P99_MS),
+        Figure::new("enqueued to started, p50", ms(starts.value_at_percentile(50.0)), "ms").goal(P50_MS),
+        Figure::new("enqueued to started, p99", ms(starts.value_at_percentile(99.0)), "ms").goal(P99_MS),
         Figure::new("POST to its result in hand, p50", ms(rounds.value_at_percentile(50.0)), "ms"),
         Figure::new("POST to its result in hand, p99", ms(rounds.value_at_percentile(99.0)), "ms"),
     ])
