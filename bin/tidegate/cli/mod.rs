@@ -1,5 +1,6 @@
 //! The command line: what can be typed.
 
+mod bench;
 mod client;
 mod duration;
 mod role;
@@ -11,6 +12,9 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{LogFormat, Secret};
 
+pub(crate) use bench::{
+    BareArgs, BenchArgs, BenchCommand, GroundArgs, HttpBenchArgs, PickupBenchArgs, SnapshotBenchArgs, StoreBenchArgs,
+};
 pub(crate) use client::{AskedPriority, CancelArgs, Connection, GetArgs, ListArgs, SubmitArgs};
 pub(crate) use role::{Database, DevPostgresArgs, DoctorArgs, KeeperArgs, MigrateArgs, ServeArgs, UpArgs, WorkerArgs};
 pub(crate) use wait::{Wait, join_wait};
@@ -80,6 +84,8 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Cancel a task, or all tasks of a token or workflow.
     Cancel(CancelArgs),
+    /// Measure how fast it is on this machine, beside plain SQL.
+    Bench(BenchArgs),
     /// Print the configuration that is in effect, without its secrets.
     Config,
     /// Check that this machine, the database and the server are fit.

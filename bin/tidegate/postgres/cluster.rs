@@ -65,7 +65,7 @@ impl LocalPostgres {
         let lock = DataDirLock::acquire(&wanted.data_dir)?;
         home::sweep(&wanted.data_dir)?;
         let existing = match Home::existing(&wanted.data_dir)? {
-            Some(old) if wanted.purpose == Purpose::ThrowAway => discard(&wanted, &old)?,
+            Some(old) if wanted.purpose != Purpose::Durable => discard(&wanted, &old)?,
             other => other,
         };
         let binaries = choose_binaries(&wanted, existing.as_ref())?;
@@ -299,7 +299,7 @@ impl LocalPostgres {
         for (name, value) in settings::of(self.wanted.purpose) {
             settings::set(&mut command, name, value);
         }
-        if self.wanted.purpose == Purpose::Durable
+        if self.wanted.purpose != Purpose::ThrowAway
             && let Some(method) = settings::wal_compression(&self.account, &self.binaries, &data)
         {
             settings::set(&mut command, "wal_compression", method);

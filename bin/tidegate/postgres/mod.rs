@@ -74,6 +74,11 @@ impl OwnCluster {
             ..OwnCluster::durable(data_dir, pg_bin)
         }
     }
+
+    /// A cluster to measure on: as durable as one that is kept, but new each time.
+    pub(crate) fn measured(data_dir: impl Into<PathBuf>, pg_bin: Option<PathBuf>) -> Self {
+        OwnCluster { purpose: Purpose::Measured, ..OwnCluster::durable(data_dir, pg_bin) }
+    }
 }
 
 /// What a cluster is for.
@@ -83,4 +88,6 @@ pub(crate) enum Purpose {
     Durable,
     /// Nothing in it is worth an fsync.
     ThrowAway,
+    /// It runs as a durable one does, and what an earlier run left is thrown away.
+    Measured,
 }

@@ -53,7 +53,7 @@ const CHECK_LIMIT: Duration = Duration::from_secs(20);
 /// The settings for a purpose.
 pub(crate) fn of(purpose: Purpose) -> Vec<(&'static str, &'static str)> {
     let special: &[_] = match purpose {
-        Purpose::Durable => &DURABLE,
+        Purpose::Durable | Purpose::Measured => &DURABLE,
         Purpose::ThrowAway => &THROW_AWAY,
     };
     COMMON.iter().chain(special).copied().collect()
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_durable_cluster_waits_for_the_disk_and_no_setting_is_given_twice() {
-        for purpose in [Purpose::Durable, Purpose::ThrowAway] {
+        for purpose in [Purpose::Durable, Purpose::ThrowAway, Purpose::Measured] {
             let mut names: Vec<_> = of(purpose).iter().map(|(name, _)| *name).collect();
             let count = names.len();
             names.sort_unstable();
@@ -87,7 +87,7 @@ mod tests {
             assert_eq!(names.len(), count);
         }
         for wanted in [("fsync", "on"), ("synchronous_commit", "on"), ("full_page_writes", "on")] {
-            assert!(of(Purpose::Durable).contains(&wanted));
+            assert!(of(Purpose::Durable).contains(&wanted) && of(Purpose::Measured).contains(&wanted));
         }
     }
 }

@@ -16,8 +16,8 @@ use tidegate_store::Store;
 use crate::cli::{Database, DevPostgresArgs, KeeperArgs, MigrateArgs, ServeArgs, WorkerArgs};
 use crate::config::{Config, refuse_open_to_all};
 use crate::exit::{Exit, Failure};
-use shutdown::Shutdown;
 
+pub(crate) use shutdown::{Shutdown, on_signal};
 pub(crate) use up::up;
 
 /// The API, and the keeper unless that is left to others.

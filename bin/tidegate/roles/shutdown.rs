@@ -15,15 +15,15 @@ const LEFT_AT_ONCE: i32 = 143;
 
 /// Tells the parts to stop.
 #[derive(Debug, Clone)]
-pub(super) struct Shutdown {
+pub(crate) struct Shutdown {
     /// Cancelled by the first signal, or by a part that cannot go on.
-    pub(super) stop: CancellationToken,
+    pub(crate) stop: CancellationToken,
     own_postgres: Arc<AtomicI32>,
 }
 
 impl Shutdown {
     /// The process of our own Postgres: it must not stay behind when we leave at once. It recovers at its next start.
-    pub(super) fn takes_along(&self, postgres: Option<i32>) {
+    pub(crate) fn takes_along(&self, postgres: Option<i32>) {
         self.own_postgres.store(postgres.unwrap_or(0), Ordering::Relaxed);
     }
 
@@ -39,7 +39,7 @@ impl Shutdown {
 
 /// Listens from now on. The first SIGTERM, SIGINT or SIGHUP cancels the token; a second one ends the process where it
 /// stands, which is as safe as a crash: leases run out, nothing that was acknowledged is lost.
-pub(super) fn on_signal() -> io::Result<Shutdown> {
+pub(crate) fn on_signal() -> io::Result<Shutdown> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = if ignores_hang_up() { None } else { Some(signal(SignalKind::hangup())?) };

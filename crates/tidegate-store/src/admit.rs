@@ -28,6 +28,7 @@ use crate::store::{Store, StoreInner};
 use crate::types::Admission;
 
 const ADMIT: &str = concat!(include_str!("ledger.sql"), include_str!("admit.sql"));
+const ADMIT_PLAIN: &str = concat!(include_str!("ledger.sql"), include_str!("admit_plain.sql"));
 const ROOM: &str = include_str!("room.sql");
 const KEYS: &str = "SELECT i.tenant, i.key, i.body_sha256, i.task_id FROM unnest($1::text[], $2::text[]) AS d(tenant, key) \
     JOIN tidegate.idempotency i USING (tenant, key) WHERE i.expires_ms > $3";
@@ -397,14 +398,13 @@ impl Door {
                 rows.iter().map(|($submission, $decided)| $value).collect::<Vec<_>>()
             };
         }
-        let keyed: Vec<_> = rows.iter().filter_map(|(s, _)| Some((s, s.idempotency.as_ref()?))).collect();
+        let plain = rows.iter().all(|(submission, decided)| is_plain(submission, &decided.decision));
         let query = ledger
-            .bind(ADMIT, now, self.store.process)
+            .bind(if plain { ADMIT_PLAIN } else { ADMIT }, now, self.store.process)
             .bind(column!(|s, _d| s.id.0))
             .bind(column!(|_s, d| flows[d.flow]))
             .bind(column!(|_s, d| d.decision.rank))
             .bind(column!(|_s, d| d.decision.times.arrived))
-            .bind(column!(|_s, d| d.decision.times.not_before))
             .bind(column!(|_s, d| d.decision.times.deadline))
             .bind(column!(|s, _d| s.min_useful_ms as i64))
             .bind(column!(|s, _d| s.attempt_timeout_ms.map(|ms| ms as i64)))
@@ -414,9 +414,16 @@ impl Door {
             .bind(column!(|s, _d| s.cost.usd_micros as i64))
             .bind(column!(|_s, d| (now - d.decision.times.arrived) as i32))
             .bind(column!(|s, _d| s.payload.as_str()))
-            .bind(column!(|_s, d| d.decision.reason.map(|reason| reason.as_str())))
             .bind(column!(|s, _d| s.depth as i32))
-            .bind(column!(|s, _d| s.fanout as i32))
+            .bind(column!(|s, _d| s.fanout as i32));
+        if plain {
+            let row = tx.call(|conn| query.fetch_one(conn)).await?;
+            return Ok((row, ledger));
+        }
+        let keyed: Vec<_> = rows.iter().filter_map(|(s, _)| Some((s, s.idempotency.as_ref()?))).collect();
+        let query = query
+            .bind(column!(|_s, d| d.decision.times.not_before))
+            .bind(column!(|_s, d| d.decision.reason.map(|reason| reason.as_str())))
             .bind(column!(|s, _d| s.parent_id.map(|id| id.0)))
             .bind(column!(|s, _d| s.cancellation_token.as_deref()))
             .bind(column!(|s, _d| s.workflow_id.as_deref()))
@@ -456,6 +463,19 @@ fn correct_ids(batch: &mut [Item], now: EpochMs, cell: u8) {
             item.submission.id = TaskId::new(now, rand::random(), cell);
         }
     }
+}
+
+/// Whether a task may run at once and has nothing but the ordinary columns.
+fn is_plain(submission: &Submission, decision: &Decision) -> bool {
+    decision.status == Status::Queued
+        && decision.times.not_before.is_none()
+        && submission.idempotency.is_none()
+        && submission.parent_id.is_none()
+        && submission.cancellation_token.is_none()
+        && submission.workflow_id.is_none()
+        && submission.traceparent.is_none()
+        && submission.labels.is_none()
+        && submission.priority_notes.is_empty()
 }
 
 fn room_of(row: &PgRow) -> Result<Room, StoreError> {

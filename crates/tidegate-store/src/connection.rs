@@ -212,6 +212,18 @@ impl Tx {
         call(self.call_timeout, statement(&mut self.conn)).await
     }
 
+    /// The same for a statement that may take longer than others.
+    pub(crate) async fn call_within<'a, T, F>(
+        &'a mut self,
+        limit: Duration,
+        statement: impl FnOnce(&'a mut PgConnection) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, sqlx::Error>>,
+    {
+        call(limit, statement(&mut self.conn)).await
+    }
+
     /// Commits. An error other than the server's own refusal of it means that nobody knows: a server that is shut down,
     /// or a pooler that lost it, says so in the same form and may have committed before.
     pub(crate) async fn commit(mut self) -> Result<(), StoreError> {

@@ -24,6 +24,7 @@ mod session;
 mod store;
 mod types;
 mod watch;
+pub mod yardstick;
 
 pub use admit::{Admitter, AdmitterOptions};
 pub use audit::Drift;

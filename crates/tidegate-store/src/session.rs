@@ -50,6 +50,10 @@ const PROGRESS: &str = "WITH held AS MATERIALIZED ( \
 
 /// Most flows that one look visits; where there are more, the next look goes on from there.
 const MAX_FLOWS: i32 = 512;
+/// What a look reads of what is wanted, over all flows: some more, since nobody knows from which flows it will come.
+const READ_PERCENT: i64 = 125;
+/// The most that a look reads of what is wanted, where flows are of very different age.
+const MAX_READ_PERCENT: i64 = 2_000;
 /// How often a turn that another transaction was in the way of is tried again.
 const MAX_TRIES: u32 = 5;
 /// How often the records of claimed tasks are asked for before the session is given up.
@@ -74,6 +78,8 @@ struct State {
     unsure: bool,
     /// Where the last look ended.
     last_flow: i64,
+    /// How much of what is wanted a look reads, above [`READ_PERCENT`]. Grows where looks stop short.
+    read_more: i64,
 }
 
 /// The heartbeat of a session, with a connection of its own. Use it from one runtime only.
@@ -344,6 +350,7 @@ impl Session {
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
         let seen = seen(rows, &flows)?;
         let chosen = choose(&seen.heads, want, now);
+        self.learn(chosen.stopped_short);
         for (flow, task, reason) in chosen.expire {
             let (head, row) = (&seen.heads[flow], &seen.rows[flow][task]);
             let place = Place { flow: head.flow, rank: head.tasks[task].rank, id: head.tasks[task].id };
@@ -371,8 +378,21 @@ impl Session {
         Ok((now, claimed))
     }
 
+    /// Reads more next time where this look stopped short, and slowly less again where it did not.
+    fn learn(&self, stopped_short: bool) {
+        let mut state = self.state();
+        state.read_more = match stopped_short {
+            true => (2 * (READ_PERCENT + state.read_more)).min(MAX_READ_PERCENT) - READ_PERCENT,
+            false => state.read_more * 7 / 8,
+        };
+    }
+
     async fn look(&self, want: usize, tx: &mut Tx) -> Result<Vec<PgRow>, StoreError> {
-        let (last_flow, kinds, session) = (self.state().last_flow, self.kinds(), self.heart.session);
+        let (kinds, session) = (self.kinds(), self.heart.session);
+        let (last_flow, percent) = {
+            let state = self.state();
+            (state.last_flow, READ_PERCENT + state.read_more)
+        };
         tx.call(|conn| {
             sqlx::query(LOOK)
                 .bind(session)
@@ -380,6 +400,7 @@ impl Session {
                 .bind(want as i64)
                 .bind(last_flow)
                 .bind(MAX_FLOWS)
+                .bind(percent)
                 .fetch_all(conn)
         })
         .await

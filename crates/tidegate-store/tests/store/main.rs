@@ -86,7 +86,7 @@ impl Cell {
 
     /// Every counter says what the rows say, and nothing is left running or open.
     async fn assert_sound(&self) {
-        assert_eq!(self.store.audit().await.unwrap(), []);
+        assert_eq!(self.store.audit_records().await.unwrap(), []);
     }
 }
 

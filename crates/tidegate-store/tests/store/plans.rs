@@ -32,8 +32,9 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
     for (name, sql, parameters) in [
         ("room", include_str!("../../src/room.sql").to_owned(), 0),
         ("admit", format!("{LEDGER}{}", include_str!("../../src/admit.sql")), 51),
+        ("admit plain", format!("{LEDGER}{}", include_str!("../../src/admit_plain.sql")), 37),
         ("release", include_str!("../../src/release.sql").to_owned(), 2),
-        ("look", include_str!("../../src/look.sql").to_owned(), 5),
+        ("look", include_str!("../../src/look.sql").to_owned(), 6),
         ("changes", format!("{LEDGER}{}", include_str!("../../src/changes.sql")), 49),
         ("return", include_str!("../../src/return.sql").to_owned(), 21),
         ("find", include_str!("../../src/find.sql").to_owned(), 2),

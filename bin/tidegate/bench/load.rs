@@ -1,0 +1,204 @@
+//! Work for the store: tasks that are submitted by many at once, and sessions that run them in no time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tidegate_core::backoff::BackoffPolicy;
+use tidegate_core::kind_policy::Effects;
+use tidegate_core::limits::Limits;
+use tidegate_core::settlement::Ending;
+use tidegate_core::submission::Submission;
+use tidegate_core::{Kind, Priority, Status, TenantId};
+use tidegate_store::{
+    Admission, Admitter, AdmitterOptions, Claimed, Report, Retention, Session, SessionSpec, Settled, Store,
+    StoreOptions, migrate, yardstick,
+};
+use tokio::task::JoinSet;
+
+use super::ground::broken;
+use crate::exit::Failure;
+
+/// Most tasks that a session claims, and settles, in one transaction.
+pub(super) const TURN: usize = 500;
+/// Tasks get this long to end, so that none expires in a backlog.
+const TIMEOUT_MS: u64 = 86_400_000;
+/// A lease that outlives every measurement: nobody sends heartbeats.
+const LEASE: Duration = Duration::from_secs(86_400);
+/// What a handler that does nothing returns.
+const RESULT: &str = "{\"ok\":true}";
+/// Priorities are spread over so many, so that order has to be made.
+const PRIORITIES: usize = 10;
+const FIRST_PRIORITY: usize = 45;
+
+/// Bounds that no measurement reaches.
+pub(super) const MAX_QUEUED: u32 = 50_000_000;
+pub(super) const MAX_BYTES: u64 = 1 << 40;
+
+/// The store with its door, set up on an empty database.
+pub(super) struct Cell {
+    pub(super) store: Store,
+    door: Admitter,
+    url: String,
+    kinds: Arc<Vec<Kind>>,
+    payload: Arc<str>,
+}
+
+impl Cell {
+    /// Makes the tables and opens the door. Tasks are spread over so many kinds.
+    pub(super) async fn open(url: &str, kinds: u32, payload: &str) -> Result<Self, Failure> {
+        let opened = async {
+            migrate(url).await?;
+            let store = Store::open(StoreOptions::new(url))?;
+            store.make_partitions(&Retention::default()).await?;
+            let limits = Limits { max_queued: MAX_QUEUED, max_bytes: MAX_BYTES, ..Limits::default() };
+            let door = Admitter::start(&store, AdmitterOptions { limits, ..AdmitterOptions::default() })?;
+            Ok((store, door))
+        };
+        let (store, door) = opened.await.map_err(|error| broken("the store cannot be opened", &error))?;
+        let kinds = (0..kinds).map(|n| Kind::parse(&format!("bench{n}"))).collect::<Result<Vec<_>, _>>();
+        let kinds = Arc::new(kinds.map_err(|error| Failure::other("a kind", error))?);
+        Ok(Self { store, door, url: url.to_owned(), kinds, payload: payload.into() })
+    }
+
+    /// Registers a worker.
+    pub(super) async fn session(&self) -> Result<Session, Failure> {
+        let kinds = self.kinds.iter().map(|kind| (kind.clone(), Effects::default())).collect();
+        let spec = SessionSpec { worker: "bench".to_owned(), kinds, slots: TURN as u32, lease: LEASE };
+        self.store.open_session(spec).await.map_err(|error| broken("a session cannot be opened", &error))
+    }
+
+    /// Submits one task, the `n`th, and sees it accepted.
+    pub(super) async fn admit(&self, n: usize) -> Result<(), Failure> {
+        let kind = self.kinds[n % self.kinds.len()].clone();
+        let mut submission =
+            Submission::new(self.store.next_id(), TenantId::default_tenant(), kind, self.payload.as_ref().to_owned());
+        let priority = FIRST_PRIORITY + n / self.kinds.len() % PRIORITIES;
+        submission.priority = Priority::new(priority as i64).unwrap_or(Priority::DEFAULT);
+        submission.timing.timeout_ms = Some(TIMEOUT_MS);
+        match self.door.admit(submission, Instant::now()).await {
+            Ok(Admission::Decided { decision, .. }) if decision.status == Status::Queued => Ok(()),
+            Ok(other) => Err(Failure::Other(format!("a task was not queued: {other:?}"))),
+            Err(error) => Err(Failure::other("a task was not admitted", error)),
+        }
+    }
+
+    /// Submits so many tasks by so many callers at once. Returns how long it took.
+    pub(super) async fn fill(self: &Arc<Self>, tasks: usize, callers: usize) -> Result<Duration, Failure> {
+        let next = Arc::new(AtomicUsize::new(0));
+        let mut set = JoinSet::new();
+        let started = Instant::now();
+        for _ in 0..callers.min(tasks) {
+            let (cell, next) = (self.clone(), next.clone());
+            set.spawn(async move {
+                loop {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    if n >= tasks {
+                        return Ok(());
+                    }
+                    cell.admit(n).await?;
+                }
+            });
+        }
+        all(set).await?;
+        Ok(started.elapsed())
+    }
+
+    /// Claims and settles so many tasks by these sessions at once. Returns how long it took.
+    pub(super) async fn drain(&self, sessions: &[Arc<Session>], tasks: usize) -> Result<Duration, Failure> {
+        let to_claim = Arc::new(AtomicUsize::new(tasks));
+        let mut set = JoinSet::new();
+        let started = Instant::now();
+        for session in sessions {
+            set.spawn(work(session.clone(), to_claim.clone()));
+        }
+        all(set).await?;
+        let took = started.elapsed();
+        match to_claim.load(Ordering::Relaxed) {
+            0 => Ok(took),
+            left => Err(Failure::Other(format!("{left} tasks that should wait were not found"))),
+        }
+    }
+
+    /// Makes sure that nothing was lost: counters agree with rows, and every task of so many that ran has its outcome,
+    /// its result and its three transitions. Tells so.
+    pub(super) async fn check(&self, ran: usize) -> Result<String, Failure> {
+        let audited = async { Ok((self.store.audit().await?, yardstick::kept(&self.url).await?)) };
+        let (drift, kept) = audited.await.map_err(|error| broken("the store cannot be audited", &error))?;
+        if let Some(first) = drift.first() {
+            return Err(Failure::Other(format!("{} counters drifted: {first:?}", drift.len())));
+        }
+        let ran = ran as i64;
+        if (kept.tasks, kept.completed, kept.transitions) != (ran, ran, 3 * ran) {
+            return Err(Failure::Other(format!("{ran} tasks ran, but this was kept of them: {kept:?}")));
+        }
+        let [ran, transitions] = [ran, kept.transitions].map(super::report::grouped);
+        Ok(format!("kept: {ran} outcomes with results, {transitions} transitions in the outbox; no counter drifted"))
+    }
+}
+
+/// Claims and settles until nothing is left to claim.
+async fn work(session: Arc<Session>, to_claim: Arc<AtomicUsize>) -> Result<(), Failure> {
+    let mut reports: Vec<Report> = Vec::new();
+    loop {
+        let take = |left: usize| Some(left - left.min(TURN));
+        let want = to_claim.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0).min(TURN);
+        if want == 0 && reports.is_empty() {
+            return Ok(());
+        }
+        let claimed = turn(&session, &reports, want).await?;
+        to_claim.fetch_add(want - claimed.len(), Ordering::Relaxed);
+        if claimed.is_empty() && reports.is_empty() {
+            return Ok(());
+        }
+        reports = claimed.into_iter().map(completed).collect();
+    }
+}
+
+/// One turn in which every report must count.
+pub(super) async fn turn(session: &Session, reports: &[Report], want: usize) -> Result<Vec<Claimed>, Failure> {
+    let turn = session.turn(reports, want).await.map_err(|error| broken("a turn failed", &error))?;
+    match turn.settled.iter().find(|settled| **settled != Settled::Ended(Status::Completed)) {
+        None => Ok(turn.claimed),
+        Some(other) => Err(Failure::Other(format!("a task was not settled as completed: {other:?}"))),
+    }
+}
+
+/// The report of a handler that did nothing.
+pub(super) fn completed(task: Claimed) -> Report {
+    Report {
+        id: task.id,
+        fence: task.fence,
+        ending: Ending::Completed,
+        result: Some(RESULT.to_owned()),
+        error: None,
+        usage: None,
+        backoff: BackoffPolicy::default(),
+    }
+}
+
+/// A JSON string of so many bytes in all.
+pub(super) fn payload_of(bytes: u32) -> String {
+    let frame = "{\"text\":\"\"}".len();
+    format!("{{\"text\":\"{}\"}}", "x".repeat((bytes as usize).saturating_sub(frame)))
+}
+
+/// Waits for all; the first failure ends the others.
+pub(super) async fn all(mut set: JoinSet<Result<(), Failure>>) -> Result<(), Failure> {
+    while let Some(ended) = set.join_next().await {
+        ended.map_err(|error| Failure::other("a part of the measurement broke off", error))??;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_is_as_long_as_asked_and_json() {
+        let payload = payload_of(100);
+        assert_eq!(payload.len(), 100);
+        assert!(tidegate_core::json::check(&payload, 4).is_ok());
+    }
+}

@@ -1,0 +1,182 @@
+//! `tidegate bench`: how fast it is on this machine, beside plain SQL on the same Postgres in the same run.
+//!
+//! Absolute figures depend on the machine and on who else uses it; what counts are the ratios. So both sides of every
+//! comparison take turns, and medians are told.
+
+mod child;
+mod ground;
+mod http;
+mod load;
+mod pickup;
+mod progress;
+mod report;
+mod snapshot;
+mod store;
+
+use std::time::Duration;
+
+use crate::cli::{
+    BareArgs, BenchArgs, BenchCommand, Global, HttpBenchArgs, PickupBenchArgs, SnapshotBenchArgs, StoreBenchArgs,
+};
+use crate::config::{Log, LogFormat};
+use crate::exit::{Exit, Failure};
+use crate::roles::{Shutdown, on_signal};
+use crate::terminal::Output;
+use ground::Ground;
+use progress::Progress;
+use report::Report;
+
+/// Measures, prints, and takes everything away again.
+pub(crate) fn run(global: &Global, arguments: &BenchArgs, output: &mut Output) -> Result<Exit, Failure> {
+    // Only what is wrong is worth a line between figures.
+    let format = global.log_format.unwrap_or(LogFormat::Auto);
+    crate::logging::start(&Log { level: "warn".to_owned(), format })?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::other("cannot start", error))?;
+    runtime.block_on(async {
+        let shutdown = on_signal().map_err(|error| Failure::other("cannot listen to signals", error))?;
+        match &arguments.what {
+            Some(BenchCommand::Bare(bare)) => serve_bare(bare, &shutdown).await?,
+            Some(BenchCommand::Http(http)) if http.server.is_some() => {
+                let measured = shutdown.stop.run_until_cancelled(measure_server(http, output)).await;
+                measured.unwrap_or_else(stopped)?;
+            }
+            _ => {
+                let ground = Ground::find(&arguments.ground, &shutdown).await?;
+                let measured = shutdown.stop.run_until_cancelled(measure(&ground, arguments, output)).await;
+                // Whatever became of the measurement; what went wrong first is told.
+                let left = ground.leave(&shutdown).await;
+                measured.unwrap_or_else(stopped)?;
+                left?;
+            }
+        }
+        Ok(Exit::Done)
+    })
+}
+
+fn stopped() -> Result<(), Failure> {
+    Err(Failure::Other("stopped before everything was measured".to_owned()))
+}
+
+async fn serve_bare(arguments: &BareArgs, shutdown: &Shutdown) -> Result<(), Failure> {
+    http::serve_bare(arguments, shutdown).await
+}
+
+async fn measure_server(arguments: &HttpBenchArgs, output: &mut Output) -> Result<(), Failure> {
+    let Some(address) = arguments.server else { return Ok(()) };
+    let mut report = Report { machine: Vec::new(), sections: Vec::new() };
+    let section = http::run_against(address, arguments, &Progress::new()).await?;
+    report.add(section, output)?;
+    report.finish(output)
+}
+
+async fn measure(ground: &Ground, arguments: &BenchArgs, output: &mut Output) -> Result<(), Failure> {
+    let machine = ground.facts(arguments.ground.commit.as_deref()).await?;
+    let mut report = Report { machine, sections: Vec::new() };
+    report.show_machine(output)?;
+    let progress = Progress::new();
+    for part in parts(arguments.what.as_ref()) {
+        let sections = match &part {
+            Part::Store(arguments, flows) => store::run(ground, arguments, *flows, &progress).await,
+            Part::Http(arguments) => http::run(ground, arguments, &progress).await,
+            Part::Pickup(arguments) => pickup::run(ground, arguments, &progress).await,
+            Part::Snapshot(arguments) => snapshot::run(ground, arguments, &progress).await,
+        };
+        progress.end();
+        report.add(sections?, output)?;
+    }
+    report.finish(output)
+}
+
+/// One measurement of a run.
+enum Part {
+    Store(StoreBenchArgs, u32),
+    Http(HttpBenchArgs),
+    Pickup(PickupBenchArgs),
+    Snapshot(SnapshotBenchArgs),
+}
+
+/// What is measured, in order.
+fn parts(what: Option<&BenchCommand>) -> Vec<Part> {
+    match what {
+        Some(BenchCommand::Store(store)) => each_flow(store).collect(),
+        Some(BenchCommand::Http(http)) => vec![Part::Http(http.clone())],
+        Some(BenchCommand::Pickup(pickup)) => vec![Part::Pickup(pickup.clone())],
+        Some(BenchCommand::Snapshot(snapshot)) => vec![Part::Snapshot(snapshot.clone())],
+        Some(BenchCommand::Full) => suite(Sizes::FULL),
+        Some(BenchCommand::Bare(_)) => Vec::new(),
+        None => suite(Sizes::SHORT),
+    }
+}
+
+fn each_flow(arguments: &StoreBenchArgs) -> impl Iterator<Item = Part> {
+    arguments.flows.iter().map(|flows| Part::Store(arguments.clone(), *flows))
+}
+
+/// How much of everything a whole suite measures.
+struct Sizes {
+    tasks: u32,
+    rounds: u32,
+    backlog: u32,
+    http_seconds: u32,
+    http_rounds: u32,
+    samples: u32,
+    idle: Duration,
+    snapshot_seconds: u32,
+    control: bool,
+}
+
+impl Sizes {
+    /// Less than five minutes.
+    const SHORT: Self = Self {
+        tasks: 10_000,
+        rounds: 15,
+        backlog: 100_000,
+        http_seconds: 2,
+        http_rounds: 7,
+        samples: 300,
+        idle: Duration::from_secs(10),
+        snapshot_seconds: 30,
+        control: false,
+    };
+    /// As the goals are stated.
+    const FULL: Self = Self {
+        tasks: 20_000,
+        rounds: 25,
+        backlog: 1_000_000,
+        http_seconds: 4,
+        http_rounds: 15,
+        samples: 1_000,
+        idle: Duration::from_secs(20),
+        snapshot_seconds: 60,
+        control: true,
+    };
+}
+
+fn suite(sizes: Sizes) -> Vec<Part> {
+    let store = StoreBenchArgs {
+        tasks: sizes.tasks,
+        rounds: sizes.rounds,
+        flows: vec![1],
+        submitters: 2_000,
+        sessions: 1,
+        payload_bytes: 100,
+        backlog: 0,
+    };
+    let backlog = StoreBenchArgs { backlog: sizes.backlog, ..store.clone() };
+    vec![
+        Part::Store(backlog, 8),
+        Part::Store(store, 1),
+        Part::Http(HttpBenchArgs {
+            connections: 256,
+            seconds: sizes.http_seconds,
+            rounds: sizes.http_rounds,
+            rate: None,
+            server: None,
+        }),
+        Part::Pickup(PickupBenchArgs { samples: sizes.samples, idle: sizes.idle }),
+        Part::Snapshot(SnapshotBenchArgs { seconds: sizes.snapshot_seconds, waiting: 5_000, control: sizes.control }),
+    ]
+}
