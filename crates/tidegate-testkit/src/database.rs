@@ -22,6 +22,11 @@ const TEMPLATE_LOCK: i64 = 0x7465_6d70_6c61_7465;
 /// Longest that any statement about a whole database may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Longest that a test waits for its database to be dropped. The server does so only once every connection that is just
+/// being opened has got on, and one of those may be of the very runtime whose thread waits here: it would take until the
+/// server gives that connection up, after a minute. The server goes on with it when the test has ended.
+const DROP_PATIENCE: Duration = Duration::from_secs(3);
+
 /// SQLSTATE "object in use": somebody is still connected, which after a close is so for a moment.
 const IN_USE: &str = "55006";
 
@@ -107,11 +112,14 @@ impl Drop for TestDb {
             return;
         }
         let (server, name) = (self.server.clone(), self.name.clone());
-        let dropping = std::thread::spawn(move || {
+        let (done, dropped) = std::sync::mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            let _done = done;
             let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
             let _ = runtime.block_on(async { tokio::time::timeout(LIMIT, drop_database(&server, &name)).await });
         });
-        let _ = dropping.join();
+        // Either it is done, which closes the channel, or it took too long.
+        let _ = dropped.recv_timeout(DROP_PATIENCE);
     }
 }
 
