@@ -281,8 +281,7 @@ impl Door {
     async fn prepare(&self, batch: &mut [Item]) -> Result<(Tx, Vec<Admission>, Rings), StoreError> {
         let (keys, flow_of) = self.flow_keys(batch);
         let flows = self.store.directory.resolve(&self.connections, &keys).await?;
-        let mut tx = self.connections.begin(true).await?;
-        let room = tx.call(|conn| sqlx::query(ROOM).fetch_one(conn)).await?;
+        let (mut tx, room) = self.connections.begin_reading(ROOM).await?;
         let now: EpochMs = room.try_get("now_ms")?;
         correct_ids(batch, now, self.store.cell);
         let known = self.known_keys(batch, now, &mut tx).await?;
