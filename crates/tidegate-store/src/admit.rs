@@ -85,6 +85,8 @@ pub struct Admitter {
 struct Item {
     submission: Submission,
     arrived: Instant,
+    /// When it came to the door, with all of its body: the door's time-out counts from here.
+    came: Instant,
     /// Set once, by whoever is first: the door that takes it, or its caller that gives up.
     taken: Arc<AtomicBool>,
     reply: oneshot::Sender<Result<Admission, AdmitError>>,
@@ -142,12 +144,13 @@ impl Admitter {
         let id = submission.id;
         let (reply, mut answer) = oneshot::channel();
         let taken = Arc::new(AtomicBool::new(false));
-        let item = Item { submission, arrived, taken: taken.clone(), reply };
+        let came = Instant::now();
+        let item = Item { submission, arrived, came, taken: taken.clone(), reply };
         self.sender.try_send(item).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => AdmitError::Overloaded,
             mpsc::error::TrySendError::Closed(_) => AdmitError::Draining,
         })?;
-        let answer = match timeout_at((arrived + DOOR_TIMEOUT).into(), &mut answer).await {
+        let answer = match timeout_at((came + DOOR_TIMEOUT).into(), &mut answer).await {
             Ok(answer) => answer,
             Err(_) if !taken.swap(true, Ordering::AcqRel) => return Err(AdmitError::Unavailable),
             Err(_) => answer.await,
@@ -220,7 +223,7 @@ fn take(batch: Vec<Item>) -> Vec<Item> {
         if item.taken.swap(true, Ordering::AcqRel) {
             continue;
         }
-        if item.arrived.elapsed() + LEAST_LEFT > DOOR_TIMEOUT {
+        if item.came.elapsed() + LEAST_LEFT > DOOR_TIMEOUT {
             let _gone = item.reply.send(Err(AdmitError::Unavailable));
         } else {
             taken.push(item);
@@ -254,7 +257,7 @@ struct Decided {
 impl Door {
     async fn admit(&self, batch: &mut [Item]) -> Result<Vec<Admission>, StoreError> {
         // Whoever came first has waited longest: nobody is kept past the door's time-out by a slow database.
-        let oldest = batch.iter().map(|item| item.arrived).min().unwrap_or_else(Instant::now);
+        let oldest = batch.iter().map(|item| item.came).min().unwrap_or_else(Instant::now);
         let until = oldest + DOOR_TIMEOUT;
         let mut tries = 0;
         loop {

@@ -237,14 +237,15 @@ impl Tx {
         call(limit, statement(&mut self.conn)).await
     }
 
-    /// Commits. An error other than the server's own refusal means that nobody knows.
+    /// Commits. An error other than the server's own refusal of it means that nobody knows: a server that is shut down,
+    /// or a pooler that lost it, says so in the same form and may have committed before.
     pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
         match timeout(self.call_timeout, self.conn.execute("COMMIT")).await {
             Ok(Ok(_)) => {
                 self.conn.release();
                 Ok(())
             }
-            Ok(Err(error @ sqlx::Error::Database(_))) => Err(StoreError::from(error)),
+            Ok(Err(error)) if is_rolled_back(&error) => Err(StoreError::from(error)),
             Ok(Err(error)) => Err(StoreError::OutcomeUnknown(Some(error))),
             Err(_) => Err(StoreError::OutcomeUnknown(None)),
         }
@@ -256,6 +257,13 @@ impl Tx {
             self.conn.release();
         }
     }
+}
+
+/// Whether a failed COMMIT surely left nothing: a conflict with another transaction, a broken constraint, or a
+/// transaction that was over before (classes 40, 23 and 25 of SQLSTATE).
+fn is_rolled_back(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| ["40", "23", "25"].iter().any(|class| code.starts_with(class)))
 }
 
 /// Waits for a call, but not for ever: a blackholed socket never answers.

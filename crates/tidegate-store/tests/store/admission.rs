@@ -190,3 +190,11 @@ async fn pressure_follows_the_queue_even_where_nobody_comes_to_the_door() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_body_that_took_long_to_arrive_does_not_use_up_the_patience_of_the_door() {
+    let cell = Cell::new().await;
+    let Some(long_ago) = Instant::now().checked_sub(std::time::Duration::from_secs(10)) else { return };
+    let answer = cell.admitter.admit(cell.submission(), long_ago).await.unwrap();
+    assert!(matches!(answer, Admission::Decided { decision, .. } if decision.status == Status::Queued), "{answer:?}");
+}

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod admission;
+mod breaking;
 mod cancelling;
 mod inspecting;
 mod keeping;
