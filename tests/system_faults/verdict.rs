@@ -67,7 +67,7 @@ impl History {
 /// Everything that is wrong with a cell in which all work should be over. `ids` are tasks that it must know.
 pub(crate) async fn faults(url: &str, ids: &[String]) -> Vec<String> {
     let store = Store::open(StoreOptions::new(url)).unwrap();
-    let drifts = store.audit().await.unwrap();
+    let drifts = store.audit_records().await.unwrap();
     let mut faults: Vec<String> = drifts.iter().map(|drift| format!("{drift:?}")).collect();
     let mut connection = connect(url).await;
     let left: Vec<(String, i64)> = sqlx::query_as(LEFT).fetch_all(&mut connection).await.unwrap();

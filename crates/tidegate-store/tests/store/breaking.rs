@@ -202,7 +202,7 @@ async fn a_hand_over_in_two_transactions_is_caught() {
             let _broken = sqlx::raw_sql(sql).execute(&mut connection).await;
         }
         let was_cut = proxy.was_cut();
-        let drifts = broken.cell.store.audit().await.unwrap();
+        let drifts = broken.cell.store.audit_records().await.unwrap();
         caught += usize::from(drifts.iter().any(|drift| drift.what == format!("task {id} nowhere")));
         if !was_cut {
             break;
