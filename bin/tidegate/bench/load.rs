@@ -27,8 +27,7 @@ const TIMEOUT_MS: u64 = 86_400_000;
 const LEASE: Duration = Duration::from_secs(86_400);
 /// What a handler that does nothing returns.
 const RESULT: &str = "{\"ok\":true}";
-/// Priorities are spread over so many, so that order has to be made.
-const PRIORITIES: usize = 10;
+/// The lowest priority of a task.
 const FIRST_PRIORITY: usize = 45;
 
 /// Bounds that no measurement reaches.
@@ -40,13 +39,14 @@ pub(super) struct Cell {
     pub(super) store: Store,
     door: Admitter,
     url: String,
-    kinds: Arc<Vec<Kind>>,
-    payload: Arc<str>,
+    kinds: Vec<Kind>,
+    priorities: usize,
+    payload: String,
 }
 
 impl Cell {
-    /// Makes the tables and opens the door. Tasks are spread over so many kinds.
-    pub(super) async fn open(url: &str, kinds: u32, payload: &str) -> Result<Self, Failure> {
+    /// Makes the tables and opens the door. Tasks are spread over so many kinds and priorities.
+    pub(super) async fn open(url: &str, kinds: u32, priorities: u32, payload: String) -> Result<Self, Failure> {
         let opened = async {
             migrate(url).await?;
             let store = Store::open(StoreOptions::new(url))?;
@@ -57,8 +57,8 @@ impl Cell {
         };
         let (store, door) = opened.await.map_err(|error| broken("the store cannot be opened", &error))?;
         let kinds = (0..kinds).map(|n| Kind::parse(&format!("bench{n}"))).collect::<Result<Vec<_>, _>>();
-        let kinds = Arc::new(kinds.map_err(|error| Failure::other("a kind", error))?);
-        Ok(Self { store, door, url: url.to_owned(), kinds, payload: payload.into() })
+        let kinds = kinds.map_err(|error| Failure::other("a kind", error))?;
+        Ok(Self { store, door, url: url.to_owned(), kinds, priorities: priorities.max(1) as usize, payload })
     }
 
     /// Registers a worker.
@@ -72,8 +72,8 @@ impl Cell {
     pub(super) async fn admit(&self, n: usize) -> Result<(), Failure> {
         let kind = self.kinds[n % self.kinds.len()].clone();
         let mut submission =
-            Submission::new(self.store.next_id(), TenantId::default_tenant(), kind, self.payload.as_ref().to_owned());
-        let priority = FIRST_PRIORITY + n / self.kinds.len() % PRIORITIES;
+            Submission::new(self.store.next_id(), TenantId::default_tenant(), kind, self.payload.clone());
+        let priority = FIRST_PRIORITY + n / self.kinds.len() % self.priorities;
         submission.priority = Priority::new(priority as i64).unwrap_or(Priority::DEFAULT);
         submission.timing.timeout_ms = Some(TIMEOUT_MS);
         match self.door.admit(submission, Instant::now()).await {

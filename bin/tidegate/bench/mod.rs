@@ -26,11 +26,13 @@ use ground::Ground;
 use progress::Progress;
 use report::Report;
 
+/// Only what is wrong is worth a line between figures; not that the pool of the doorbell sees its Postgres go.
+const QUIET: &str = "warn,sqlx_core::pool=error";
+
 /// Measures, prints, and takes everything away again.
 pub(crate) fn run(global: &Global, arguments: &BenchArgs, output: &mut Output) -> Result<Exit, Failure> {
-    // Only what is wrong is worth a line between figures.
     let format = global.log_format.unwrap_or(LogFormat::Auto);
-    crate::logging::start(&Log { level: "warn".to_owned(), format })?;
+    crate::logging::start(&Log { level: QUIET.to_owned(), format })?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -177,6 +179,11 @@ fn suite(sizes: Sizes) -> Vec<Part> {
             server: None,
         }),
         Part::Pickup(PickupBenchArgs { samples: sizes.samples, idle: sizes.idle }),
-        Part::Snapshot(SnapshotBenchArgs { seconds: sizes.snapshot_seconds, waiting: 5_000, control: sizes.control }),
+        Part::Snapshot(SnapshotBenchArgs {
+            seconds: sizes.snapshot_seconds,
+            waiting: 5_000,
+            priorities: 1,
+            control: sizes.control,
+        }),
     ]
 }

@@ -67,10 +67,12 @@ pub(super) async fn run(
         figures.push(figure.beside("plain queue at the end", plain.last, ratio(ours.last, plain.last)));
     }
     let title = format!(
-        "snapshot: held for {} s, first and last {} s, {} tasks in the stream",
+        "snapshot: held for {} s, first and last {} s, {} tasks of {} priorit{} in the stream",
         arguments.seconds,
         window(arguments).as_secs(),
         grouped(i64::from(arguments.waiting)),
+        arguments.priorities,
+        if arguments.priorities == 1 { "y" } else { "ies" },
     );
     Ok(Section { title, figures, notes })
 }
@@ -180,7 +182,7 @@ async fn ours(
     held: bool,
     progress: &Progress,
 ) -> Result<(Pace, f64, String), Failure> {
-    let cell = Arc::new(Cell::open(ground.url(), KINDS, &payload_of(PAYLOAD_BYTES)).await?);
+    let cell = Arc::new(Cell::open(ground.url(), KINDS, arguments.priorities, payload_of(PAYLOAD_BYTES)).await?);
     let stream = Stream::new(arguments.waiting);
     // The upkeep is a part of the system: its looks must not walk the dead either.
     let keeper = KeeperOptions {

@@ -18,7 +18,8 @@ use crate::exit::Failure;
 const RAW_BATCH: usize = 1_000;
 /// Sampled to learn how large our records are.
 const SAMPLE: usize = 1_000;
-/// What a task goes through at most: claim, settlement.
+/// Priorities that the tasks are spread over, so that order has to be made.
+const PRIORITIES: u32 = 10;
 const ADMISSION: Goal = Goal::AtLeast(0.25, Some(0.40));
 const CLAIM_AND_SETTLE: Goal = Goal::AtLeast(0.35, Some(0.50));
 const BEFORE_A_BACKLOG: Goal = Goal::AtLeast(0.90, None);
@@ -94,7 +95,7 @@ impl StoreBench {
     async fn open(ground: &Ground, arguments: &StoreBenchArgs, flows: u32) -> Result<Self, Failure> {
         let url = ground.url();
         let payload = payload_of(arguments.payload_bytes);
-        let cell = Arc::new(Cell::open(url, flows, &payload).await?);
+        let cell = Arc::new(Cell::open(url, flows, PRIORITIES, payload.clone()).await?);
         let (mut sessions, mut claimers) = (Vec::new(), Vec::new());
         let mut queue = PlainQueue::create(url, &payload).await.map_err(raw_failed)?;
         for _ in 0..arguments.sessions {

@@ -93,6 +93,9 @@ pub(crate) struct SnapshotBenchArgs {
     /// Tasks that wait or run at any time.
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1_000..=1_000_000))]
     pub(crate) waiting: u32,
+    /// Priorities that the tasks are spread over, all of one class.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=45))]
+    pub(crate) priorities: u32,
     /// Also measure both without the snapshot.
     #[arg(long)]
     pub(crate) control: bool,

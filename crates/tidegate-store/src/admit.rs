@@ -21,7 +21,7 @@ use crate::bell::Topic;
 use crate::connection::{Connections, Tx, call};
 use crate::directory::FlowKey;
 use crate::error::{AdmitError, StoreError};
-use crate::gather::{Flush, GatherLimits, Weighted, gather};
+use crate::gather::{Flush, GatherLimits, Weighted, gather_on_thread};
 use crate::ledger::{Holding, Ledger, Rings};
 use crate::refusal::Refusals;
 use crate::store::{Store, StoreInner};
@@ -115,7 +115,9 @@ impl Admitter {
         };
         let watched = watch_pressure(store.inner(), bounds.clone(), pressure.clone());
         tokio::spawn(closing.clone().run_until_cancelled_owned(watched));
-        Ok(Self { sender: gather(limits, door, closing.clone()), refusals, limits: bounds, pressure, closing })
+        let sender = gather_on_thread("tidegate-door", limits, door, closing.clone())
+            .map_err(|error| StoreError::Unavailable(Some(error.into())))?;
+        Ok(Self { sender, refusals, limits: bounds, pressure, closing })
     }
 
     /// Remembers a submission that was refused before it came to the door, as REJECTED. Tells whether it will be
@@ -284,8 +286,7 @@ impl Door {
     async fn prepare(&self, batch: &mut [Item]) -> Result<(Tx, Vec<Admission>, Rings), StoreError> {
         let (keys, flow_of) = self.flow_keys(batch);
         let flows = self.store.directory.resolve(&self.connections, &keys).await?;
-        let mut tx = self.connections.begin(true).await?;
-        let room = tx.call(|conn| sqlx::query(ROOM).fetch_one(conn)).await?;
+        let (mut tx, room) = self.connections.begin_reading(ROOM).await?;
         let now: EpochMs = room.try_get("now_ms")?;
         correct_ids(batch, now, self.store.cell);
         let known = self.known_keys(batch, now, &mut tx).await?;
