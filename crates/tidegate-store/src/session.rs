@@ -19,9 +19,11 @@ use crate::changes::{Changes, Leavings, Place, Released, flow_of, holding_of};
 use crate::connection::{Connections, Tx, call};
 use crate::directory::FlowKey;
 use crate::error::StoreError;
+use crate::heart::Heart;
 use crate::ledger::Rings;
 use crate::store::{Store, StoreInner};
-use crate::types::{Beat, Claimed, Report, SessionId, SessionSpec, Settled, TaskError, Turn};
+use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, TaskError, Turn};
+use crate::work_bell::WorkBell;
 
 const RELEASE: &str = include_str!("release.sql");
 const LOOK: &str = include_str!("look.sql");
@@ -32,22 +34,6 @@ const RECORDS: &str = "SELECT t.id, t.payload, t.traceparent, t.depth, t.fanout,
     JOIN tidegate.task t ON t.id = d.id";
 const HELD: &str = "SELECT l.task_id, l.deliveries, l.failures, l.max_attempts, l.deadline_ms, l.attempt_timeout_ms, l.flow_id, tidegate.now_ms() AS now_ms \
     FROM tidegate.lease l WHERE l.session_id = $1";
-const BEAT: &str = "WITH beat AS ( \
-        UPDATE tidegate.heartbeat SET expires_ms = tidegate.now_ms() + $2 WHERE session_id = $1 AND expires_ms > tidegate.now_ms() RETURNING 1 \
-    ), delivered AS ( \
-        UPDATE tidegate.cancel_request SET delivered_ms = tidegate.now_ms() WHERE session_id = $1 AND delivered_ms IS NULL \
-    ) SELECT EXISTS (SELECT FROM beat), \
-        ARRAY(SELECT c.task_id FROM tidegate.cancel_request c WHERE c.session_id = $1), \
-        ARRAY(SELECT d.task_id FROM unnest($3::uuid[], $4::int[]) AS d(task_id, fence) \
-            WHERE NOT EXISTS (SELECT FROM tidegate.lease l WHERE l.task_id = d.task_id AND l.deliveries = d.fence))";
-/// Rows that are being settled at this moment are passed over: their progress is over, and waiting for them might close
-/// a circle with the settlement's own locks.
-const PROGRESS: &str = "WITH held AS MATERIALIZED ( \
-        SELECT t.id, d.progress FROM unnest($2::uuid[], $3::int[], $4::text[]) AS d(task_id, fence, progress) \
-        JOIN tidegate.lease l ON l.task_id = d.task_id AND l.deliveries = d.fence AND l.session_id = $1 \
-        JOIN tidegate.task t ON t.id = d.task_id ORDER BY t.id FOR UPDATE OF t SKIP LOCKED \
-    ) UPDATE tidegate.task t SET progress = h.progress FROM held h WHERE t.id = h.id";
-
 /// Most flows that one look visits; where there are more, the next look goes on from there.
 const MAX_FLOWS: i32 = 512;
 /// What a look reads of what is wanted, over all flows: some more, since nobody knows from which flows it will come.
@@ -80,14 +66,6 @@ struct State {
     last_flow: i64,
     /// How much of what is wanted a look reads, above [`READ_PERCENT`]. Grows where looks stop short.
     read_more: i64,
-}
-
-/// The heartbeat of a session, with a connection of its own. Use it from one runtime only.
-#[derive(Clone)]
-pub struct Heart {
-    connections: Connections,
-    session: Uuid,
-    lease: Duration,
 }
 
 impl Store {
@@ -128,45 +106,6 @@ impl Store {
     /// A bell that is rung when a cancel was asked of some running task.
     pub fn cancel_bell(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner().bells.hear(Topic::Cancel)
-    }
-}
-
-/// How long a process stays on the list of those who wait, and how long it relies on being there.
-const LISTED_FOR: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(7));
-
-/// The doorbell of an idle worker.
-pub struct WorkBell {
-    heard: tokio::sync::watch::Receiver<u64>,
-    listed: Option<Instant>,
-    store: Arc<StoreInner>,
-}
-
-impl WorkBell {
-    /// Waits until there may be work: the bell rang, or `max` is over. The first call returns as soon as this process
-    /// is on the list of those who wait: look once more, for what came before that.
-    pub async fn wait(&mut self, max: Duration) {
-        let listed = self.listed.is_some_and(|at| at.elapsed() < LISTED_FOR.1);
-        if !listed {
-            let now = Instant::now();
-            if self.store.list_waiting(0, LISTED_FOR.0).await.is_ok() {
-                self.listed = Some(now);
-                return;
-            }
-        }
-        let _over = tokio::time::timeout(max, self.heard.changed()).await;
-    }
-}
-
-impl StoreInner {
-    /// Puts this process on the list of those who want a bell rung.
-    pub(crate) async fn list_waiting(&self, role: i16, listed_for: Duration) -> Result<(), StoreError> {
-        let sql = "INSERT INTO tidegate.waiting (process, role, until_ms) VALUES ($1, $2, tidegate.now_ms() + $3) \
-            ON CONFLICT (process, role) DO UPDATE SET until_ms = excluded.until_ms";
-        let mut conn = self.connections.get().await?;
-        let query = sqlx::query(sql).bind(self.process).bind(role).bind(listed_for.as_millis() as i64);
-        call(self.connections.call_timeout(), query.execute(&mut *conn)).await?;
-        conn.release();
-        Ok(())
     }
 }
 
@@ -503,42 +442,6 @@ impl Session {
             DELETE FROM tidegate.session WHERE id = $1";
         let mut conn = self.connections.get().await?;
         let query = sqlx::query(sql).bind(self.heart.session).bind(self.store.process);
-        call(self.connections.call_timeout(), query.execute(&mut *conn)).await?;
-        conn.release();
-        Ok(())
-    }
-}
-
-impl Heart {
-    /// How long a lease lives after a beat that was sent.
-    pub fn lease(&self) -> Duration {
-        self.lease
-    }
-
-    /// Keeps the session's leases alive for another lease time, counted by the database from when it gets there, and
-    /// brings back which tasks to cancel and which of the `held` are not the session's any more.
-    pub async fn beat(&self, held: &[(TaskId, Fence)]) -> Result<Beat, StoreError> {
-        let ids: Vec<Uuid> = held.iter().map(|(id, _)| id.0).collect();
-        let fences: Vec<i32> = held.iter().map(|(_, fence)| i32::try_from(fence.0).unwrap_or(-1)).collect();
-        let lease_ms = self.lease.as_millis() as i64;
-        let mut conn = self.connections.get().await?;
-        let query = sqlx::query(BEAT).bind(self.session).bind(lease_ms).bind(ids).bind(fences);
-        let row = call(self.connections.call_timeout(), query.fetch_one(&mut *conn)).await?;
-        conn.release();
-        if !row.try_get::<bool, _>(0)? {
-            return Err(StoreError::SessionLost);
-        }
-        let tasks = |ids: Vec<Uuid>| ids.into_iter().map(TaskId).collect();
-        Ok(Beat { cancel: tasks(row.try_get(1)?), lost: tasks(row.try_get(2)?) })
-    }
-
-    /// Keeps what handlers said of their progress, as JSON text, with the tasks that are still this session's.
-    pub async fn report_progress(&self, said: &[(TaskId, Fence, &str)]) -> Result<(), StoreError> {
-        let ids: Vec<Uuid> = said.iter().map(|(id, ..)| id.0).collect();
-        let fences: Vec<i32> = said.iter().map(|(_, fence, _)| i32::try_from(fence.0).unwrap_or(-1)).collect();
-        let texts: Vec<&str> = said.iter().map(|(.., progress)| *progress).collect();
-        let mut conn = self.connections.get().await?;
-        let query = sqlx::query(PROGRESS).bind(self.session).bind(ids).bind(fences).bind(texts);
         call(self.connections.call_timeout(), query.execute(&mut *conn)).await?;
         conn.release();
         Ok(())
