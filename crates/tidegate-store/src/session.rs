@@ -177,14 +177,18 @@ impl Session {
             tx.rollback().await;
             return Ok(Turn { settled, claimed: Vec::new() });
         };
-        let rings = changes.write(&self.store, &mut tx, now).await?;
-        self.state().unsure = true;
-        tx.commit().await?;
-        self.ring(rings, ended, &settled);
+        let written = async {
+            let rings = changes.write(&self.store, &mut tx, now).await?;
+            self.state().unsure = true;
+            tx.commit().await.map(|()| rings)
+        };
+        // The records have been there since admission: they are read meanwhile, and matter only if the commit succeeds.
+        let (rings, records) = tokio::join!(written, self.try_read_records(&claimed));
+        self.ring(rings?, ended, &settled);
         metrics::histogram!("tidegate_turn_seconds").record(began.elapsed().as_secs_f64());
         metrics::histogram!("tidegate_turn_settled_tasks").record(reports.len() as f64);
         metrics::histogram!("tidegate_turn_claimed_tasks").record(claimed.len() as f64);
-        let claimed = self.read_records(claimed).await?;
+        let claimed = self.read_records(claimed, records).await?;
         let mut state = self.state();
         for report in reports {
             state.held.remove(&(report.id, report.fence));
@@ -346,20 +350,19 @@ impl Session {
     }
 
     /// Reads the payloads of claimed tasks, outside every lock.
-    async fn read_records(&self, claimed: Vec<Claimed>) -> Result<Vec<Claimed>, StoreError> {
-        if claimed.is_empty() {
-            return Ok(claimed);
-        }
-        let ids: Vec<Uuid> = claimed.iter().map(|task| task.id.0).collect();
-        let mut tries = 0;
-        let rows = loop {
-            tries += 1;
-            match self.try_read_records(ids.clone()).await {
-                Ok(rows) => break rows,
-                Err(error) if tries < MAX_RECORD_TRIES && error.is_transient() => {}
-                Err(error) => return Err(error),
+    async fn read_records(
+        &self,
+        claimed: Vec<Claimed>,
+        first: Result<Vec<PgRow>, StoreError>,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let mut rows = first;
+        for _ in 1..MAX_RECORD_TRIES {
+            match &rows {
+                Err(error) if error.is_transient() => rows = self.try_read_records(&claimed).await,
+                _ => break,
             }
-        };
+        }
+        let rows = rows?;
         let mut records: HashMap<Uuid, PgRow> = HashMap::with_capacity(rows.len());
         for row in rows {
             records.insert(row.try_get(0)?, row);
@@ -391,9 +394,14 @@ impl Session {
         }
     }
 
-    async fn try_read_records(&self, ids: Vec<Uuid>) -> Result<Vec<PgRow>, StoreError> {
-        let mut conn = self.connections.get().await?;
-        let rows = call(self.connections.call_timeout(), sqlx::query(RECORDS).bind(ids).fetch_all(&mut *conn)).await?;
+    async fn try_read_records(&self, claimed: &[Claimed]) -> Result<Vec<PgRow>, StoreError> {
+        if claimed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<Uuid> = claimed.iter().map(|task| task.id.0).collect();
+        let connections = &self.store.connections;
+        let mut conn = connections.get().await?;
+        let rows = call(connections.call_timeout(), sqlx::query(RECORDS).bind(ids).fetch_all(&mut *conn)).await?;
         conn.release();
         Ok(rows)
     }
@@ -416,7 +424,8 @@ impl Session {
                 found.push(claimed_of(row, id, &key, deliveries, row.try_get("now_ms")?)?);
             }
         }
-        let found = self.read_records(found).await?;
+        let records = self.try_read_records(&found).await;
+        let found = self.read_records(found, records).await?;
         let mut state = self.state();
         state.held.extend(found.iter().map(|task| (task.id, task.fence)));
         state.unsure = false;
