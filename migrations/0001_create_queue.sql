@@ -5,7 +5,8 @@
 -- state happens under the row lock of tidegate.cell, so counters are exact and the outbox is in commit order.
 -- Instants are milliseconds since the epoch, by this database's clock.
 
-CREATE SCHEMA tidegate;
+-- It is there already where the table of applied migrations was made first.
+CREATE SCHEMA IF NOT EXISTS tidegate;
 
 CREATE FUNCTION tidegate.now_ms() RETURNS bigint LANGUAGE sql VOLATILE PARALLEL SAFE
 AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint $$;

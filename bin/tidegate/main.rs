@@ -19,6 +19,11 @@ use config::Config;
 use exit::Failure;
 use terminal::{Output, safe};
 
+/// A task at the door is a few dozen small allocations, made on one thread and often freed on another: the system's
+/// allocator spends a seventh of the server's time on them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // One TLS provider for everything in the process; an error means that there is one already.
     let _ = rustls::crypto::ring::default_provider().install_default();

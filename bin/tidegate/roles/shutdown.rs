@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use futures_util::future::OptionFuture;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,7 +42,7 @@ impl Shutdown {
 pub(crate) fn on_signal() -> io::Result<Shutdown> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut hang_up = if ignores_hang_up() { None } else { Some(signal(SignalKind::hangup())?) };
     let shutdown = Shutdown { stop: CancellationToken::new(), own_postgres: Arc::default() };
     let told = shutdown.clone();
     tokio::spawn(async move {
@@ -49,7 +50,7 @@ pub(crate) fn on_signal() -> io::Result<Shutdown> {
             tokio::select! {
                 _ = terminate.recv() => "SIGTERM",
                 _ = interrupt.recv() => "SIGINT",
-                _ = hang_up.recv() => "SIGHUP",
+                Some(_) = OptionFuture::from(hang_up.as_mut().map(|hang_up| hang_up.recv())) => "SIGHUP",
             }
         };
         let name = next().await;
@@ -60,4 +61,28 @@ pub(crate) fn on_signal() -> io::Result<Shutdown> {
         told.leave_at_once();
     });
     Ok(shutdown)
+}
+
+/// Whether whoever started us wants us to outlive the terminal (`nohup`): SIGHUP is ignored from the start, and listening
+/// to it would undo that.
+fn ignores_hang_up() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignored(&status, 1))
+}
+
+/// Whether the status of a process says that it ignores a signal.
+fn ignored(status: &str, signal: u32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ignored_signal_is_read_from_the_mask() {
+        assert!(ignored("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0", 1));
+        assert!(!ignored("SigIgn:\t0000000000001000", 1));
+        assert!(!ignored("Name:\tx", 1));
+    }
 }

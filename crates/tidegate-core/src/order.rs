@@ -44,6 +44,8 @@ pub struct Chosen {
     pub start: Vec<(usize, usize)>,
     /// Doomed: to end as EXPIRED instead of starting late.
     pub expire: Vec<(usize, usize, Reason)>,
+    /// Whether it stopped because a flow was not read far enough to tell what comes next.
+    pub stopped_short: bool,
 }
 
 /// Chooses at most `slots` tasks to start: by class, then by rank, then by id, over all flows. What has no time left
@@ -63,7 +65,10 @@ pub fn choose(flows: &[FlowHead], slots: usize, now: EpochMs) -> Chosen {
         }
         match Head::of(head.flow, flow, head.task + 1) {
             Some(next) => heap.push(std::cmp::Reverse(next)),
-            None if flow.queued > flow.tasks.len() as i64 => break,
+            None if flow.queued > flow.tasks.len() as i64 => {
+                chosen.stopped_short = chosen.start.len() < slots;
+                break;
+            }
             None => {}
         }
     }
@@ -133,7 +138,11 @@ mod tests {
     fn it_stops_where_it_did_not_read_far_enough() {
         let mut short = flow(Class::Standard, &[1]);
         short.queued = 2;
-        assert_eq!(choose(&[short, flow(Class::Standard, &[5, 6])], 3, NOW).start, [(0, 0)]);
+        let flows = [short, flow(Class::Standard, &[5, 6])];
+        let chosen = choose(&flows, 3, NOW);
+        assert_eq!((chosen.start.as_slice(), chosen.stopped_short), ([(0, 0)].as_slice(), true));
+        assert!(!choose(&flows, 1, NOW).stopped_short);
+        assert!(!choose(&flows[1..], 3, NOW).stopped_short);
     }
 
     proptest! {

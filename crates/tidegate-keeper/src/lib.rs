@@ -42,6 +42,9 @@ impl Default for KeeperOptions {
     }
 }
 
+/// Audits take at most one part in so many of the time.
+const AUDIT_AT_MOST: u32 = 100;
+
 /// The pause after a sweep that failed, so that a database in trouble is not asked without end.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 
@@ -130,8 +133,9 @@ async fn reap(store: Store, options: KeeperOptions) {
 }
 
 async fn audit(store: Store, options: KeeperOptions) {
+    let mut pause = options.audit_interval;
     loop {
-        sleep(options.audit_interval).await;
+        sleep(pause).await;
         let started = Instant::now();
         match store.audit().await {
             Ok(drifts) => {
@@ -143,6 +147,8 @@ async fn audit(store: Store, options: KeeperOptions) {
             }
             Err(error) => failed("audit", &error),
         }
+        // A full queue takes seconds to count: that must stay a small part of the database's time.
+        pause = options.audit_interval.max(started.elapsed() * AUDIT_AT_MOST);
     }
 }
 

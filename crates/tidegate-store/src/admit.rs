@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sqlx::Row;
@@ -13,27 +13,32 @@ use tidegate_core::limits::Limits;
 use tidegate_core::submission::Submission;
 use tidegate_core::{EpochMs, Lane, Reason, Status, TaskId};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::bell::Topic;
-use crate::connection::{Connections, Tx};
+use crate::connection::{Connections, Tx, call};
 use crate::directory::FlowKey;
 use crate::error::{AdmitError, StoreError};
-use crate::gather::{Flush, GatherLimits, Weighted, gather};
+use crate::gather::{Flush, GatherLimits, Weighted, gather_on_thread};
 use crate::ledger::{Holding, Ledger, Rings};
 use crate::refusal::Refusals;
 use crate::store::{Store, StoreInner};
 use crate::types::Admission;
 
 const ADMIT: &str = concat!(include_str!("ledger.sql"), include_str!("admit.sql"));
+const ADMIT_PLAIN: &str = concat!(include_str!("ledger.sql"), include_str!("admit_plain.sql"));
 const ROOM: &str = include_str!("room.sql");
 const KEYS: &str = "SELECT i.tenant, i.key, i.body_sha256, i.task_id FROM unnest($1::text[], $2::text[]) AS d(tenant, key) \
     JOIN tidegate.idempotency i USING (tenant, key) WHERE i.expires_ms > $3";
 
 /// The longest that a submission waits for its answer before the commit: what is slower is "store unavailable".
 const DOOR_TIMEOUT: Duration = Duration::from_millis(1_800);
+/// The least that must be left of it when the door takes a submission.
+const LEAST_LEFT: Duration = Duration::from_millis(300);
+/// How often the pressure is read where nobody comes to the door.
+const PRESSURE_EVERY: Duration = Duration::from_secs(1);
 /// How often a batch that another transaction was in the way of is tried again.
 const MAX_TRIES: u32 = 5;
 
@@ -80,6 +85,10 @@ pub struct Admitter {
 struct Item {
     submission: Submission,
     arrived: Instant,
+    /// When it came to the door, with all of its body: the door's time-out counts from here.
+    came: Instant,
+    /// Set once, by whoever is first: the door that takes it, or its caller that gives up.
+    taken: Arc<AtomicBool>,
     reply: oneshot::Sender<Result<Admission, AdmitError>>,
 }
 
@@ -104,7 +113,11 @@ impl Admitter {
             pressure: pressure.clone(),
             options,
         };
-        Ok(Self { sender: gather(limits, door, closing.clone()), refusals, limits: bounds, pressure, closing })
+        let watched = watch_pressure(store.inner(), bounds.clone(), pressure.clone());
+        tokio::spawn(closing.clone().run_until_cancelled_owned(watched));
+        let sender = gather_on_thread("tidegate-door", limits, door, closing.clone())
+            .map_err(|error| StoreError::Unavailable(Some(error.into())))?;
+        Ok(Self { sender, refusals, limits: bounds, pressure, closing })
     }
 
     /// Remembers a submission that was refused before it came to the door, as REJECTED. Tells whether it will be
@@ -124,18 +137,27 @@ impl Admitter {
         self.refusals.record(submission, &decision)
     }
 
-    /// Decides one submission that arrived at `arrived`. The decision is made, and kept, even if the caller goes away.
+    /// Decides one submission that arrived at `arrived`. Once the door has taken it, the decision is made, and kept,
+    /// even if the caller goes away. What the door could not take in time is not let in.
     pub async fn admit(&self, submission: Submission, arrived: Instant) -> Result<Admission, AdmitError> {
         if self.closing.is_cancelled() {
             return Err(AdmitError::Draining);
         }
         let id = submission.id;
-        let (reply, answer) = oneshot::channel();
-        self.sender.try_send(Item { submission, arrived, reply }).map_err(|error| match error {
+        let (reply, mut answer) = oneshot::channel();
+        let taken = Arc::new(AtomicBool::new(false));
+        let came = Instant::now();
+        let item = Item { submission, arrived, came, taken: taken.clone(), reply };
+        self.sender.try_send(item).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => AdmitError::Overloaded,
             mpsc::error::TrySendError::Closed(_) => AdmitError::Draining,
         })?;
-        answer.await.unwrap_or(Err(AdmitError::OutcomeUnknown(id)))
+        let answer = match timeout_at((came + DOOR_TIMEOUT).into(), &mut answer).await {
+            Ok(answer) => answer,
+            Err(_) if !taken.swap(true, Ordering::AcqRel) => return Err(AdmitError::Unavailable),
+            Err(_) => answer.await,
+        };
+        answer.unwrap_or(Err(AdmitError::OutcomeUnknown(id)))
     }
 
     /// How full the queue was when last looked at, 0 to 1.
@@ -159,8 +181,8 @@ struct Door {
 
 impl Flush<Item> for Door {
     async fn flush(&mut self, batch: Vec<Item>) {
-        let mut batches = vec![batch];
-        while let Some(mut batch) = batches.pop() {
+        let mut batches = vec![take(batch)];
+        while let Some(mut batch) = batches.pop().filter(|batch| !batch.is_empty()) {
             metrics::histogram!("tidegate_admission_batch_tasks").record(batch.len() as f64);
             let started = Instant::now();
             match self.admit(&mut batch).await {
@@ -196,6 +218,38 @@ impl Flush<Item> for Door {
     }
 }
 
+/// Takes what its caller has not given up, and what can still be answered in time.
+fn take(batch: Vec<Item>) -> Vec<Item> {
+    let mut taken = Vec::with_capacity(batch.len());
+    for item in batch {
+        if item.taken.swap(true, Ordering::AcqRel) {
+            continue;
+        }
+        if item.came.elapsed() + LEAST_LEFT > DOOR_TIMEOUT {
+            let _gone = item.reply.send(Err(AdmitError::Unavailable));
+        } else {
+            taken.push(item);
+        }
+    }
+    taken
+}
+
+/// Keeps the pressure true where nobody comes to the door.
+async fn watch_pressure(store: Arc<StoreInner>, limits: Arc<Limits>, pressure: Arc<AtomicU64>) {
+    loop {
+        sleep(PRESSURE_EVERY).await;
+        let read = async {
+            let mut conn = store.connections.get().await?;
+            let row = call(store.connections.call_timeout(), sqlx::query(ROOM).fetch_one(&mut *conn)).await?;
+            conn.release();
+            room_of(&row)
+        };
+        if let Ok(room) = read.await {
+            pressure.store(room.pressure(&limits).to_bits(), Ordering::Relaxed);
+        }
+    }
+}
+
 /// A submission and what was decided, by its place in the batch.
 struct Decided {
     flow: usize,
@@ -205,8 +259,8 @@ struct Decided {
 impl Door {
     async fn admit(&self, batch: &mut [Item]) -> Result<Vec<Admission>, StoreError> {
         // Whoever came first has waited longest: nobody is kept past the door's time-out by a slow database.
-        let oldest = batch.iter().map(|item| item.arrived).min().unwrap_or_else(Instant::now);
-        let until = (oldest + DOOR_TIMEOUT).max(Instant::now() + DOOR_TIMEOUT / 3);
+        let oldest = batch.iter().map(|item| item.came).min().unwrap_or_else(Instant::now);
+        let until = oldest + DOOR_TIMEOUT;
         let mut tries = 0;
         loop {
             tries += 1;
@@ -232,8 +286,7 @@ impl Door {
     async fn prepare(&self, batch: &mut [Item]) -> Result<(Tx, Vec<Admission>, Rings), StoreError> {
         let (keys, flow_of) = self.flow_keys(batch);
         let flows = self.store.directory.resolve(&self.connections, &keys).await?;
-        let mut tx = self.connections.begin(true).await?;
-        let room = tx.call(|conn| sqlx::query(ROOM).fetch_one(conn)).await?;
+        let (mut tx, room) = self.connections.begin_reading(ROOM).await?;
         let now: EpochMs = room.try_get("now_ms")?;
         correct_ids(batch, now, self.store.cell);
         let known = self.known_keys(batch, now, &mut tx).await?;
@@ -346,14 +399,13 @@ impl Door {
                 rows.iter().map(|($submission, $decided)| $value).collect::<Vec<_>>()
             };
         }
-        let keyed: Vec<_> = rows.iter().filter_map(|(s, _)| Some((s, s.idempotency.as_ref()?))).collect();
+        let plain = rows.iter().all(|(submission, decided)| is_plain(submission, &decided.decision));
         let query = ledger
-            .bind(ADMIT, now, self.store.process)
+            .bind(if plain { ADMIT_PLAIN } else { ADMIT }, now, self.store.process)
             .bind(column!(|s, _d| s.id.0))
             .bind(column!(|_s, d| flows[d.flow]))
             .bind(column!(|_s, d| d.decision.rank))
             .bind(column!(|_s, d| d.decision.times.arrived))
-            .bind(column!(|_s, d| d.decision.times.not_before))
             .bind(column!(|_s, d| d.decision.times.deadline))
             .bind(column!(|s, _d| s.min_useful_ms as i64))
             .bind(column!(|s, _d| s.attempt_timeout_ms.map(|ms| ms as i64)))
@@ -363,9 +415,16 @@ impl Door {
             .bind(column!(|s, _d| s.cost.usd_micros as i64))
             .bind(column!(|_s, d| (now - d.decision.times.arrived) as i32))
             .bind(column!(|s, _d| s.payload.as_str()))
-            .bind(column!(|_s, d| d.decision.reason.map(|reason| reason.as_str())))
             .bind(column!(|s, _d| s.depth as i32))
-            .bind(column!(|s, _d| s.fanout as i32))
+            .bind(column!(|s, _d| s.fanout as i32));
+        if plain {
+            let row = tx.call(|conn| query.fetch_one(conn)).await?;
+            return Ok((row, ledger));
+        }
+        let keyed: Vec<_> = rows.iter().filter_map(|(s, _)| Some((s, s.idempotency.as_ref()?))).collect();
+        let query = query
+            .bind(column!(|_s, d| d.decision.times.not_before))
+            .bind(column!(|_s, d| d.decision.reason.map(|reason| reason.as_str())))
             .bind(column!(|s, _d| s.parent_id.map(|id| id.0)))
             .bind(column!(|s, _d| s.cancellation_token.as_deref()))
             .bind(column!(|s, _d| s.workflow_id.as_deref()))
@@ -405,6 +464,19 @@ fn correct_ids(batch: &mut [Item], now: EpochMs, cell: u8) {
             item.submission.id = TaskId::new(now, rand::random(), cell);
         }
     }
+}
+
+/// Whether a task may run at once and has nothing but the ordinary columns.
+fn is_plain(submission: &Submission, decision: &Decision) -> bool {
+    decision.status == Status::Queued
+        && decision.times.not_before.is_none()
+        && submission.idempotency.is_none()
+        && submission.parent_id.is_none()
+        && submission.cancellation_token.is_none()
+        && submission.workflow_id.is_none()
+        && submission.traceparent.is_none()
+        && submission.labels.is_none()
+        && submission.priority_notes.is_empty()
 }
 
 fn room_of(row: &PgRow) -> Result<Room, StoreError> {

@@ -1,12 +1,12 @@
 , t AS MATERIALIZED (
     -- The admitted: records, and a place for each. Appended to ledger.sql. Holds: the cell's row.
     SELECT d.*, f.class, f.tenant, f.kind, nullif(f.peer, '') AS peer
-    FROM unnest($23::uuid[], $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[], $29::bigint[], $30::bigint[],
-            $31::smallint[], $32::smallint[], $33::bigint[], $34::bigint[], $35::int[], $36::text[], $37::text[], $38::int[], $39::int[],
-            $40::uuid[], $41::text[], $42::text[], $43::text[], $44::text[], $45::text[], $46::text[])
-        AS d(id, flow_id, rank, enqueued_ms, not_before_ms, deadline_ms, min_useful_ms, attempt_timeout_ms,
-            max_attempts, priority, tokens, usd_micros, admission_wait_ms, payload, deferred, depth, fanout,
-            parent_id, cancellation_token, workflow_id, idempotency_key, traceparent, labels, notes)
+    FROM unnest($23::uuid[], $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[], $29::bigint[], $30::smallint[],
+            $31::smallint[], $32::bigint[], $33::bigint[], $34::int[], $35::text[], $36::int[], $37::int[],
+            $38::bigint[], $39::text[], $40::uuid[], $41::text[], $42::text[], $43::text[], $44::text[], $45::text[], $46::text[])
+        AS d(id, flow_id, rank, enqueued_ms, deadline_ms, min_useful_ms, attempt_timeout_ms, max_attempts,
+            priority, tokens, usd_micros, admission_wait_ms, payload, depth, fanout,
+            not_before_ms, deferred, parent_id, cancellation_token, workflow_id, idempotency_key, traceparent, labels, notes)
     JOIN tidegate.flow f ON f.id = d.flow_id
 ), recorded AS (
     INSERT INTO tidegate.task (id, tenant, kind, peer, class, priority, flow_id, rank, enqueued_ms, not_before_ms, deadline_ms, min_useful_ms,

@@ -1,6 +1,7 @@
 //! The auditor: counts the rows and holds them against the counters, and gauges for metrics.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use sqlx::Row;
 use tidegate_core::Class;
@@ -12,7 +13,10 @@ use crate::types::{ClassGauges, Gauges};
 const GAUGES: &str = include_str!("gauges.sql");
 const AUDIT: &str = include_str!("audit.sql");
 /// Undoes what every transaction of ours forbids the planner, since this one reads tables whole.
-const WHOLE_TABLES: &str = "SELECT set_config('enable_seqscan', 'on', true), set_config('enable_hashjoin', 'on', true)";
+const WHOLE_TABLES: &str = "SELECT set_config('enable_seqscan', 'on', true), set_config('enable_hashjoin', 'on', true), \
+    set_config('plan_cache_mode', 'force_custom_plan', true), set_config('statement_timeout', '60000', true)";
+/// The longest that an audit may take: a little more than the server lets it.
+const AUDIT_TIMEOUT: Duration = Duration::from_secs(65);
 
 /// A counter that does not say what the rows say, or a task that is in no place or in two.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,13 +56,23 @@ impl Store {
         })
     }
 
-    /// Holds every counter against the rows it counts. One statement sees one snapshot, in which every transaction has
-    /// moved both or neither, so it needs no lock. Nothing found is the only good answer. It reads the hot tables whole:
-    /// run it seldom.
+    /// Holds every counter against the rows it counts, and looks for tasks that are lost to every claim. One statement
+    /// sees one snapshot, in which every transaction has moved both or neither, so it needs no lock. Nothing found is
+    /// the only good answer. It reads the hot tables whole: with a million waiting it takes seconds.
     pub async fn audit(&self) -> Result<Vec<Drift>, StoreError> {
+        self.compare(false).await
+    }
+
+    /// The same, and every record against the places where tasks are kept: each living task in exactly one, none that
+    /// has ended. It reads all that retention keeps: for tests and for a database in doubt.
+    pub async fn audit_records(&self) -> Result<Vec<Drift>, StoreError> {
+        self.compare(true).await
+    }
+
+    async fn compare(&self, records: bool) -> Result<Vec<Drift>, StoreError> {
         let mut tx = self.inner_ref().connections.begin(false).await?;
         tx.call(|conn| sqlx::query(WHOLE_TABLES).execute(conn)).await?;
-        let rows = tx.call(|conn| sqlx::query(AUDIT).fetch_all(conn)).await?;
+        let rows = tx.call_within(AUDIT_TIMEOUT, |conn| sqlx::query(AUDIT).bind(records).fetch_all(conn)).await?;
         tx.rollback().await;
         let mut drifts = BTreeMap::new();
         for row in rows {

@@ -1,4 +1,4 @@
--- Every counter beside the rows it counts; what differs is returned. One snapshot, no lock.
+-- With $1 the records are held against the places too, which reads all that retention keeps. Every counter beside the rows it counts; what differs is returned. One snapshot, no lock.
 WITH held AS MATERIALIZED (
     SELECT flow_id, task_id, 1 AS queued, 0 AS running, 0 AS deferred, tokens, usd_micros, bytes::bigint AS bytes FROM tidegate.ready
     UNION ALL SELECT flow_id, task_id, 0, 1, 0, tokens, usd_micros, bytes FROM tidegate.lease
@@ -34,13 +34,13 @@ WITH held AS MATERIALIZED (
 ), misplaced AS (
     SELECT 'task ' || p.task_id || ' in places' AS what, ARRAY[1]::bigint[] AS counted, ARRAY[p.n]::bigint[] AS found FROM places p WHERE p.n <> 1
     UNION ALL
-    SELECT 'task ' || t.id || ' ended, in places', ARRAY[0]::bigint[], ARRAY[1]::bigint[] FROM places p JOIN tidegate.task t ON t.id = p.task_id WHERE t.status IS NOT NULL
+    SELECT 'task ' || t.id || ' ended, in places', ARRAY[0]::bigint[], ARRAY[1]::bigint[] FROM places p JOIN tidegate.task t ON t.id = p.task_id WHERE $1 AND t.status IS NOT NULL
     UNION ALL
     SELECT 'task ' || p.task_id || ' without a record', ARRAY[1]::bigint[], ARRAY[0]::bigint[]
-    FROM places p WHERE NOT EXISTS (SELECT FROM tidegate.task t WHERE t.id = p.task_id)
+    FROM places p WHERE $1 AND NOT EXISTS (SELECT FROM tidegate.task t WHERE t.id = p.task_id)
     UNION ALL
     SELECT 'task ' || t.id || ' nowhere', ARRAY[1]::bigint[], ARRAY[0]::bigint[]
-    FROM tidegate.task t WHERE t.status IS NULL AND NOT EXISTS (SELECT FROM places p WHERE p.task_id = t.id)
+    FROM tidegate.task t WHERE $1 AND t.status IS NULL AND NOT EXISTS (SELECT FROM places p WHERE p.task_id = t.id)
 )
 SELECT what, counted, found FROM usage_drift WHERE counted <> found
 UNION ALL SELECT what, counted, found FROM flow_drift WHERE counted <> found

@@ -33,7 +33,6 @@
     SELECT task_id, $48::uuid, flow_id, rank, $14::bigint, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
         deliveries + 1, failures, losses, max_attempts, effects
     FROM taken
-    RETURNING 1
 )
-SELECT l.*, (SELECT count(*) FROM ended) AS ended, (SELECT count(*) FROM unready) AS unready, (SELECT count(*) FROM leased) AS leased
+SELECT l.*, (SELECT count(*) FROM ended) AS ended, (SELECT count(*) FROM unready) AS unready, (SELECT count(*) FROM taken) AS leased
 FROM ledger l

@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sqlx::postgres::{PgConnectOptions, PgConnection};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -118,13 +118,26 @@ impl Connections {
 
     /// Begins a transaction with its time-outs; with `lock`, holding the cell's row on return.
     pub(crate) async fn begin(&self, lock: bool) -> Result<Tx, StoreError> {
+        let settings = &self.shared.settings;
+        let sql = if lock { settings.begin_locked.clone() } else { settings.begin.clone() };
+        self.begin_with(sql).await.map(|(tx, _)| tx)
+    }
+
+    /// Begins a transaction, locks the cell, and reads what `sql` asks for, in one round trip: the fewer there are
+    /// under the lock, the sooner the next comes to its turn. Values come as text, so ask for numbers only.
+    pub(crate) async fn begin_reading(&self, sql: &'static str) -> Result<(Tx, PgRow), StoreError> {
+        let (tx, mut rows) = self.begin_with(format!("{}; {sql}", self.shared.settings.begin_locked)).await?;
+        let row = rows.pop().ok_or_else(|| StoreError::Schema("nothing was read".into()))?;
+        Ok((tx, row))
+    }
+
+    async fn begin_with(&self, sql: String) -> Result<(Tx, Vec<PgRow>), StoreError> {
+        let call_timeout = self.shared.settings.call_timeout;
         loop {
             let mut conn = self.get().await?;
-            let sql = if lock { &self.shared.settings.begin_locked } else { &self.shared.settings.begin };
-            let begun =
-                call(self.shared.settings.call_timeout, conn.execute(sqlx::raw_sql(AssertSqlSafe(sql.as_str())))).await;
-            match begun {
-                Ok(_) => return Ok(Tx { conn, call_timeout: self.shared.settings.call_timeout }),
+            let begin = sqlx::raw_sql(AssertSqlSafe(sql.clone())).fetch_all(&mut *conn);
+            match call(call_timeout, begin).await {
+                Ok(rows) => return Ok((Tx { conn, call_timeout }, rows)),
                 // A connection that waited may have died meanwhile: that says nothing about the database.
                 Err(StoreError::Unavailable(_)) if conn.reused => drop(conn),
                 Err(error) => return Err(error),
@@ -212,14 +225,27 @@ impl Tx {
         call(self.call_timeout, statement(&mut self.conn)).await
     }
 
-    /// Commits. An error other than the server's own refusal means that nobody knows.
+    /// The same for a statement that may take longer than others.
+    pub(crate) async fn call_within<'a, T, F>(
+        &'a mut self,
+        limit: Duration,
+        statement: impl FnOnce(&'a mut PgConnection) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, sqlx::Error>>,
+    {
+        call(limit, statement(&mut self.conn)).await
+    }
+
+    /// Commits. An error other than the server's own refusal of it means that nobody knows: a server that is shut down,
+    /// or a pooler that lost it, says so in the same form and may have committed before.
     pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
         match timeout(self.call_timeout, self.conn.execute("COMMIT")).await {
             Ok(Ok(_)) => {
                 self.conn.release();
                 Ok(())
             }
-            Ok(Err(error @ sqlx::Error::Database(_))) => Err(StoreError::from(error)),
+            Ok(Err(error)) if is_rolled_back(&error) => Err(StoreError::from(error)),
             Ok(Err(error)) => Err(StoreError::OutcomeUnknown(Some(error))),
             Err(_) => Err(StoreError::OutcomeUnknown(None)),
         }
@@ -231,6 +257,13 @@ impl Tx {
             self.conn.release();
         }
     }
+}
+
+/// Whether a failed COMMIT surely left nothing: a conflict with another transaction, a broken constraint, or a
+/// transaction that was over before (classes 40, 23 and 25 of SQLSTATE).
+fn is_rolled_back(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| ["40", "23", "25"].iter().any(|class| code.starts_with(class)))
 }
 
 /// Waits for a call, but not for ever: a blackholed socket never answers.

@@ -27,39 +27,62 @@ pub(crate) trait Flush<T>: Send + 'static {
     fn flush(&mut self, batch: Vec<T>) -> impl Future<Output = ()> + Send;
 }
 
-/// Starts gathering. Ends when every sender is gone, or when `closed` is cancelled and nothing waits any more.
+/// Starts gathering, as a task. Ends when every sender is gone, or when `closed` is cancelled and nothing waits any
+/// more.
 pub(crate) fn gather<T: Weighted>(
+    limits: GatherLimits,
+    flush: impl Flush<T>,
+    closed: CancellationToken,
+) -> mpsc::Sender<T> {
+    let (sender, receiver) = mpsc::channel::<T>(limits.waiting);
+    tokio::spawn(run(limits, flush, closed, receiver));
+    sender
+}
+
+/// The same on a thread of its own. Whoever answers hundreds of callers at once and shares their runtime comes to its
+/// next batch only after all of them have had their turn; the database waits meanwhile.
+pub(crate) fn gather_on_thread<T: Weighted>(
+    name: &str,
+    limits: GatherLimits,
+    flush: impl Flush<T>,
+    closed: CancellationToken,
+) -> std::io::Result<mpsc::Sender<T>> {
+    let (sender, receiver) = mpsc::channel::<T>(limits.waiting);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let gathering = run(limits, flush, closed, receiver);
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || runtime.block_on(gathering))?;
+    Ok(sender)
+}
+
+async fn run<T: Weighted>(
     limits: GatherLimits,
     mut flush: impl Flush<T>,
     closed: CancellationToken,
-) -> mpsc::Sender<T> {
-    let (sender, mut receiver) = mpsc::channel::<T>(limits.waiting);
-    tokio::spawn(async move {
-        let mut left_over = None;
-        loop {
-            let first = match left_over.take() {
-                Some(item) => item,
-                None => tokio::select! {
-                    biased;
-                    item = receiver.recv() => match item { Some(item) => item, None => return },
-                    () = closed.cancelled() => return,
-                },
-            };
-            // Those that are ready to send at this moment get their turn to do so.
-            tokio::task::yield_now().await;
-            let mut weight = first.weight();
-            let mut batch = vec![first];
-            while batch.len() < limits.items {
-                let Ok(item) = receiver.try_recv() else { break };
-                weight += item.weight();
-                if weight > limits.weight {
-                    left_over = Some(item);
-                    break;
-                }
-                batch.push(item);
+    mut receiver: mpsc::Receiver<T>,
+) {
+    let mut left_over = None;
+    loop {
+        let first = match left_over.take() {
+            Some(item) => item,
+            None => tokio::select! {
+                biased;
+                item = receiver.recv() => match item { Some(item) => item, None => return },
+                () = closed.cancelled() => return,
+            },
+        };
+        // Those that are ready to send at this moment get their turn to do so.
+        tokio::task::yield_now().await;
+        let mut weight = first.weight();
+        let mut batch = vec![first];
+        while batch.len() < limits.items {
+            let Ok(item) = receiver.try_recv() else { break };
+            weight += item.weight();
+            if weight > limits.weight {
+                left_over = Some(item);
+                break;
             }
-            flush.flush(batch).await;
+            batch.push(item);
         }
-    });
-    sender
+        flush.flush(batch).await;
+    }
 }

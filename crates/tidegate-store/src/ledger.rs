@@ -67,12 +67,15 @@ struct FlowMove {
     raise: bool,
 }
 
+/// What an event tells: of which tenant and kind, what they became, and why.
+type Told = (String, String, Status, Option<Reason>);
+
 /// Gathers what a transaction moves.
 #[derive(Default)]
 pub(crate) struct Ledger {
     usage: BTreeMap<(i16, String), Counts>,
     flows: BTreeMap<i64, FlowMove>,
-    events: BTreeMap<(String, String, Status, Option<Reason>), Vec<Uuid>>,
+    events: BTreeMap<Told, Vec<Uuid>>,
 }
 
 /// Whom to ring once the transaction is committed.
@@ -152,9 +155,7 @@ impl Ledger {
             spans.push((first, first + tasks.len() as i32 - 1));
             first += tasks.len() as i32;
         }
-        let event = |get: fn(&(String, String, Status, Option<Reason>)) -> Option<String>| {
-            self.events.keys().map(get).collect::<Vec<_>>()
-        };
+        let event = |get: fn(&Told) -> Option<String>| self.events.keys().map(get).collect::<Vec<_>>();
         sqlx::query(sql)
             .bind(scopes)
             .bind(keys)

@@ -1,6 +1,7 @@
 -- The first waiting tasks of each flow of the kinds ($2), for a claim of $3 by session $1. Holds: the cell's row.
 -- Indexes: active_flow, flow_usage and ready by their keys; ready from the flow's lower bound up.
--- $4 is where the last look ended when there are more flows than one look visits ($5).
+-- $4 is where the last look ended when there are more flows than one look visits ($5). Of each flow so many are read that
+-- together they are $6 % of what is wanted.
 WITH near AS MATERIALIZED (
     SELECT a.flow_id FROM tidegate.active_flow a JOIN tidegate.flow f ON f.id = a.flow_id
     WHERE a.flow_id > $4::bigint AND f.kind = ANY($2::text[]) ORDER BY a.flow_id LIMIT $5::int
@@ -22,7 +23,7 @@ LEFT JOIN LATERAL (
         SELECT r.* FROM tidegate.ready r
         WHERE r.flow_id = near.flow_id AND (r.rank, r.task_id) >= (u.low_rank, u.low_id)
         ORDER BY r.flow_id, r.rank, r.task_id
-        LIMIT (SELECT least($3::bigint, greatest(4, 2 * $3::bigint / greatest(1, count(*)) + 4)) FROM near)
+        LIMIT (SELECT least($3::bigint, $6::bigint * $3::bigint / 100 / greatest(1, count(*)) + 8) FROM near)
     ) r
     WHERE u.queued > 0
 ) w ON true

@@ -10,6 +10,12 @@ use crate::error::StoreError;
 
 static MIGRATOR: Migrator = sqlx::migrate!("../../migrations");
 
+/// Our schema, and the table in it that says which migrations were applied. Both are named in full everywhere: with the
+/// usual search path (`"$user", public`) and a user called like our schema, an unqualified table would be another one
+/// before and after the schema exists.
+const SCHEMA: &str = "tidegate";
+const APPLIED: &str = "tidegate.migration";
+
 /// The key of the lock that lets one process migrate at a time: "tidegate" in ASCII.
 const LOCK_KEY: i64 = 0x7469_6465_6761_7465;
 /// How long a process waits for another that migrates.
@@ -27,6 +33,10 @@ pub async fn migrate(url: &str) -> Result<(), StoreError> {
     let mut conn = options.connect().await?;
     let mut migrator = Migrator { migrations: MIGRATOR.migrations.clone(), ..Migrator::DEFAULT };
     migrator.set_locking(false);
+    // A newer program may have gone before, in a rolling deployment: its migrations only add.
+    migrator.set_ignore_missing(true);
+    migrator.create_schema(SCHEMA);
+    migrator.dangerous_set_table_name(APPLIED);
     migrator.run(&mut conn).await.map_err(|error| StoreError::Schema(error.to_string()))?;
     lock.commit().await?;
     conn.close().await?;
@@ -50,10 +60,11 @@ pub enum SchemaState {
 pub async fn schema_state(url: &str) -> Result<SchemaState, StoreError> {
     let mut conn = connect_options(url)?.connect().await?;
     let there: bool =
-        sqlx::query_scalar("SELECT to_regclass('_sqlx_migrations') IS NOT NULL").fetch_one(&mut conn).await?;
+        sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL").bind(APPLIED).fetch_one(&mut conn).await?;
     let applied: Option<i64> = match there {
         true => {
-            sqlx::query_scalar("SELECT max(version) FROM _sqlx_migrations WHERE success").fetch_one(&mut conn).await?
+            let newest = "SELECT max(version) FROM tidegate.migration WHERE success";
+            sqlx::query_scalar(newest).fetch_one(&mut conn).await?
         }
         false => None,
     };

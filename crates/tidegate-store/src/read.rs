@@ -20,14 +20,19 @@ const ONE: &str = concat!(
 );
 /// Most tasks that one page looks through for those that match. A page may be shorter than asked for, but never slow.
 const MAX_EXAMINED: i64 = 10_000;
+/// Most bytes of payloads and results in one page, which holds at least one task.
+const MAX_PAGE_BYTES: i64 = 8 << 20;
 const PAGE: &str = concat!(
-    "SELECT q.* FROM (",
+    "SELECT p.* FROM (SELECT q.*, count(*) OVER () AS matched, \
+        sum(octet_length(q.payload) + coalesce(octet_length(q.result), 0)) OVER (ORDER BY q.id DESC) AS bytes, \
+        row_number() OVER (ORDER BY q.id DESC) AS n FROM (SELECT m.* FROM (",
     include_str!("task_columns.sql"),
     ", NULL::uuid[] AS children FROM (SELECT * FROM tidegate.task t WHERE t.tenant = $1 AND t.id < $2 AND t.id >= $3 \
         AND ($8::text IS NULL OR t.workflow_id = $8) ORDER BY t.id DESC LIMIT $10) t ",
     include_str!("task_joins.sql"),
-    ") q WHERE ($4::text IS NULL OR q.status = $4) AND ($5::text IS NULL OR q.kind = $5) AND ($6::smallint IS NULL OR q.class = $6) \
-        AND ($7::text IS NULL OR q.peer = $7) AND ($9::jsonb IS NULL OR q.labels::jsonb @> $9::jsonb) ORDER BY q.id DESC LIMIT $11"
+    ") m WHERE ($4::text IS NULL OR m.status = $4) AND ($5::text IS NULL OR m.kind = $5) AND ($6::smallint IS NULL OR m.class = $6) \
+        AND ($7::text IS NULL OR m.peer = $7) AND ($9::jsonb IS NULL OR m.labels::jsonb @> $9::jsonb) ORDER BY m.id DESC LIMIT $11) q) p \
+        WHERE p.n = 1 OR p.bytes <= $12 ORDER BY p.n"
 );
 /// Where the look through a page's tasks ended, if there are more.
 const PAGE_END: &str = "SELECT t.id FROM tidegate.task t WHERE t.tenant = $1 AND t.id < $2 AND t.id >= $3 \
@@ -76,10 +81,14 @@ impl Store {
                 .bind(filter.workflow_id.clone())
         };
         let cast = |sql: &'static str| bound(sql).bind(labels.clone());
-        let rows = self.read(cast(PAGE).bind(MAX_EXAMINED).bind(limit)).await?;
+        let rows = self.read(cast(PAGE).bind(MAX_EXAMINED).bind(limit).bind(MAX_PAGE_BYTES)).await?;
         let mut tasks = rows.iter().map(task_of).collect::<Result<Vec<_>, _>>()?;
         let mut next = None;
-        if (tasks.len() as i64) < limit {
+        let matched: i64 = rows.first().map(|row| row.try_get("matched")).transpose()?.unwrap_or(0);
+        if matched > rows.len() as i64 {
+            // The page is full by its size.
+            next = tasks.last().map(|task| task.id);
+        } else if (tasks.len() as i64) < limit {
             let end = sqlx::query(PAGE_END)
                 .bind(tenant.as_str().to_owned())
                 .bind(before)

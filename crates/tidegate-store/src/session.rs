@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use sqlx::Row;
 use sqlx::postgres::PgRow;
+use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::order::{FlowHead, Waiting, choose};
+use tidegate_core::settlement::Ending;
 use tidegate_core::submission::Cost;
 use tidegate_core::{EpochMs, Fence, Kind, PeerName, Status, TaskId, TenantId};
 use uuid::Uuid;
@@ -17,9 +19,11 @@ use crate::changes::{Changes, Leavings, Place, Released, flow_of, holding_of};
 use crate::connection::{Connections, Tx, call};
 use crate::directory::FlowKey;
 use crate::error::StoreError;
+use crate::heart::Heart;
 use crate::ledger::Rings;
 use crate::store::{Store, StoreInner};
-use crate::types::{Beat, Claimed, Report, SessionId, SessionSpec, Settled, Turn};
+use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, TaskError, Turn};
+use crate::work_bell::WorkBell;
 
 const RELEASE: &str = include_str!("release.sql");
 const LOOK: &str = include_str!("look.sql");
@@ -30,24 +34,12 @@ const RECORDS: &str = "SELECT t.id, t.payload, t.traceparent, t.depth, t.fanout,
     JOIN tidegate.task t ON t.id = d.id";
 const HELD: &str = "SELECT l.task_id, l.deliveries, l.failures, l.max_attempts, l.deadline_ms, l.attempt_timeout_ms, l.flow_id, tidegate.now_ms() AS now_ms \
     FROM tidegate.lease l WHERE l.session_id = $1";
-const BEAT: &str = "WITH beat AS ( \
-        UPDATE tidegate.heartbeat SET expires_ms = tidegate.now_ms() + $2 WHERE session_id = $1 AND expires_ms > tidegate.now_ms() RETURNING 1 \
-    ), delivered AS ( \
-        UPDATE tidegate.cancel_request SET delivered_ms = tidegate.now_ms() WHERE session_id = $1 AND delivered_ms IS NULL \
-    ) SELECT EXISTS (SELECT FROM beat), \
-        ARRAY(SELECT c.task_id FROM tidegate.cancel_request c WHERE c.session_id = $1), \
-        ARRAY(SELECT d.task_id FROM unnest($3::uuid[], $4::int[]) AS d(task_id, fence) \
-            WHERE NOT EXISTS (SELECT FROM tidegate.lease l WHERE l.task_id = d.task_id AND l.deliveries = d.fence))";
-/// Rows that are being settled at this moment are passed over: their progress is over, and waiting for them might close
-/// a circle with the settlement's own locks.
-const PROGRESS: &str = "WITH held AS MATERIALIZED ( \
-        SELECT t.id, d.progress FROM unnest($2::uuid[], $3::int[], $4::text[]) AS d(task_id, fence, progress) \
-        JOIN tidegate.lease l ON l.task_id = d.task_id AND l.deliveries = d.fence AND l.session_id = $1 \
-        JOIN tidegate.task t ON t.id = d.task_id ORDER BY t.id FOR UPDATE OF t SKIP LOCKED \
-    ) UPDATE tidegate.task t SET progress = h.progress FROM held h WHERE t.id = h.id";
-
 /// Most flows that one look visits; where there are more, the next look goes on from there.
 const MAX_FLOWS: i32 = 512;
+/// What a look reads of what is wanted, over all flows: some more, since nobody knows from which flows it will come.
+const READ_PERCENT: i64 = 125;
+/// The most that a look reads of what is wanted, where flows are of very different age.
+const MAX_READ_PERCENT: i64 = 2_000;
 /// How often a turn that another transaction was in the way of is tried again.
 const MAX_TRIES: u32 = 5;
 /// How often the records of claimed tasks are asked for before the session is given up.
@@ -72,14 +64,8 @@ struct State {
     unsure: bool,
     /// Where the last look ended.
     last_flow: i64,
-}
-
-/// The heartbeat of a session, with a connection of its own. Use it from one runtime only.
-#[derive(Clone)]
-pub struct Heart {
-    connections: Connections,
-    session: Uuid,
-    lease: Duration,
+    /// How much of what is wanted a look reads, above [`READ_PERCENT`]. Grows where looks stop short.
+    read_more: i64,
 }
 
 impl Store {
@@ -120,45 +106,6 @@ impl Store {
     /// A bell that is rung when a cancel was asked of some running task.
     pub fn cancel_bell(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner().bells.hear(Topic::Cancel)
-    }
-}
-
-/// How long a process stays on the list of those who wait, and how long it relies on being there.
-const LISTED_FOR: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(7));
-
-/// The doorbell of an idle worker.
-pub struct WorkBell {
-    heard: tokio::sync::watch::Receiver<u64>,
-    listed: Option<Instant>,
-    store: Arc<StoreInner>,
-}
-
-impl WorkBell {
-    /// Waits until there may be work: the bell rang, or `max` is over. The first call returns as soon as this process
-    /// is on the list of those who wait: look once more, for what came before that.
-    pub async fn wait(&mut self, max: Duration) {
-        let listed = self.listed.is_some_and(|at| at.elapsed() < LISTED_FOR.1);
-        if !listed {
-            let now = Instant::now();
-            if self.store.list_waiting(0, LISTED_FOR.0).await.is_ok() {
-                self.listed = Some(now);
-                return;
-            }
-        }
-        let _over = tokio::time::timeout(max, self.heard.changed()).await;
-    }
-}
-
-impl StoreInner {
-    /// Puts this process on the list of those who want a bell rung.
-    pub(crate) async fn list_waiting(&self, role: i16, listed_for: Duration) -> Result<(), StoreError> {
-        let sql = "INSERT INTO tidegate.waiting (process, role, until_ms) VALUES ($1, $2, tidegate.now_ms() + $3) \
-            ON CONFLICT (process, role) DO UPDATE SET until_ms = excluded.until_ms";
-        let mut conn = self.connections.get().await?;
-        let query = sqlx::query(sql).bind(self.process).bind(role).bind(listed_for.as_millis() as i64);
-        call(self.connections.call_timeout(), query.execute(&mut *conn)).await?;
-        conn.release();
-        Ok(())
     }
 }
 
@@ -230,14 +177,18 @@ impl Session {
             tx.rollback().await;
             return Ok(Turn { settled, claimed: Vec::new() });
         };
-        let rings = changes.write(&self.store, &mut tx, now).await?;
-        self.state().unsure = true;
-        tx.commit().await?;
-        self.ring(rings, ended, &settled);
+        let written = async {
+            let rings = changes.write(&self.store, &mut tx, now).await?;
+            self.state().unsure = true;
+            tx.commit().await.map(|()| rings)
+        };
+        // The records have been there since admission: they are read meanwhile, and matter only if the commit succeeds.
+        let (rings, records) = tokio::join!(written, self.try_read_records(&claimed));
+        self.ring(rings?, ended, &settled);
         metrics::histogram!("tidegate_turn_seconds").record(began.elapsed().as_secs_f64());
         metrics::histogram!("tidegate_turn_settled_tasks").record(reports.len() as f64);
         metrics::histogram!("tidegate_turn_claimed_tasks").record(claimed.len() as f64);
-        let claimed = self.read_records(claimed).await?;
+        let claimed = self.read_records(claimed, records).await?;
         let mut state = self.state();
         for report in reports {
             state.held.remove(&(report.id, report.fence));
@@ -342,6 +293,7 @@ impl Session {
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
         let seen = seen(rows, &flows)?;
         let chosen = choose(&seen.heads, want, now);
+        self.learn(chosen.stopped_short);
         for (flow, task, reason) in chosen.expire {
             let (head, row) = (&seen.heads[flow], &seen.rows[flow][task]);
             let place = Place { flow: head.flow, rank: head.tasks[task].rank, id: head.tasks[task].id };
@@ -369,8 +321,21 @@ impl Session {
         Ok((now, claimed))
     }
 
+    /// Reads more next time where this look stopped short, and slowly less again where it did not.
+    fn learn(&self, stopped_short: bool) {
+        let mut state = self.state();
+        state.read_more = match stopped_short {
+            true => (2 * (READ_PERCENT + state.read_more)).min(MAX_READ_PERCENT) - READ_PERCENT,
+            false => state.read_more * 7 / 8,
+        };
+    }
+
     async fn look(&self, want: usize, tx: &mut Tx) -> Result<Vec<PgRow>, StoreError> {
-        let (last_flow, kinds, session) = (self.state().last_flow, self.kinds(), self.heart.session);
+        let (kinds, session) = (self.kinds(), self.heart.session);
+        let (last_flow, percent) = {
+            let state = self.state();
+            (state.last_flow, READ_PERCENT + state.read_more)
+        };
         tx.call(|conn| {
             sqlx::query(LOOK)
                 .bind(session)
@@ -378,41 +343,65 @@ impl Session {
                 .bind(want as i64)
                 .bind(last_flow)
                 .bind(MAX_FLOWS)
+                .bind(percent)
                 .fetch_all(conn)
         })
         .await
     }
 
     /// Reads the payloads of claimed tasks, outside every lock.
-    async fn read_records(&self, mut claimed: Vec<Claimed>) -> Result<Vec<Claimed>, StoreError> {
-        if claimed.is_empty() {
-            return Ok(claimed);
-        }
-        let ids: Vec<Uuid> = claimed.iter().map(|task| task.id.0).collect();
-        let mut tries = 0;
-        let rows = loop {
-            tries += 1;
-            match self.try_read_records(ids.clone()).await {
-                Ok(rows) => break rows,
-                Err(error) if tries < MAX_RECORD_TRIES && error.is_transient() => {}
-                Err(error) => return Err(error),
+    async fn read_records(
+        &self,
+        claimed: Vec<Claimed>,
+        first: Result<Vec<PgRow>, StoreError>,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let mut rows = first;
+        for _ in 1..MAX_RECORD_TRIES {
+            match &rows {
+                Err(error) if error.is_transient() => rows = self.try_read_records(&claimed).await,
+                _ => break,
             }
-        };
+        }
+        let rows = rows?;
         let mut records: HashMap<Uuid, PgRow> = HashMap::with_capacity(rows.len());
         for row in rows {
             records.insert(row.try_get(0)?, row);
         }
-        claimed.retain_mut(|task| {
-            let filled = records.get(&task.id.0).map(|row| fill(task, row));
-            // A record that was removed by hand: its lease runs out.
-            filled.is_some_and(|filled| filled.is_ok())
-        });
-        Ok(claimed)
+        let mut readable = Vec::with_capacity(claimed.len());
+        for mut task in claimed {
+            match records.get(&task.id.0).map(|row| fill(&mut task, row)) {
+                Some(Ok(())) => readable.push(task),
+                _ => self.give_up(&task).await,
+            }
+        }
+        Ok(readable)
     }
 
-    async fn try_read_records(&self, ids: Vec<Uuid>) -> Result<Vec<PgRow>, StoreError> {
-        let mut conn = self.connections.get().await?;
-        let rows = call(self.connections.call_timeout(), sqlx::query(RECORDS).bind(ids).fetch_all(&mut *conn)).await?;
+    /// A claimed task whose record someone removed by hand cannot be run: its lease and what it holds are given back.
+    async fn give_up(&self, task: &Claimed) {
+        let error = TaskError { kind: "record_missing".into(), message: "the record is gone".into(), retryable: false };
+        let report = Report {
+            id: task.id,
+            fence: task.fence,
+            ending: Ending::Failed { retryable: false, retry_after_ms: None, reason: None },
+            result: None,
+            error: Some(error),
+            usage: None,
+            backoff: BackoffPolicy::default(),
+        };
+        if let Err(error) = Box::pin(self.try_turn(&[report], 0)).await {
+            tracing::error!(task.id = %task.id, %error, "a task without a record could not be given up");
+        }
+    }
+
+    async fn try_read_records(&self, claimed: &[Claimed]) -> Result<Vec<PgRow>, StoreError> {
+        if claimed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<Uuid> = claimed.iter().map(|task| task.id.0).collect();
+        let connections = &self.store.connections;
+        let mut conn = connections.get().await?;
+        let rows = call(connections.call_timeout(), sqlx::query(RECORDS).bind(ids).fetch_all(&mut *conn)).await?;
         conn.release();
         Ok(rows)
     }
@@ -435,7 +424,8 @@ impl Session {
                 found.push(claimed_of(row, id, &key, deliveries, row.try_get("now_ms")?)?);
             }
         }
-        let found = self.read_records(found).await?;
+        let records = self.try_read_records(&found).await;
+        let found = self.read_records(found, records).await?;
         let mut state = self.state();
         state.held.extend(found.iter().map(|task| (task.id, task.fence)));
         state.unsure = false;
@@ -461,42 +451,6 @@ impl Session {
             DELETE FROM tidegate.session WHERE id = $1";
         let mut conn = self.connections.get().await?;
         let query = sqlx::query(sql).bind(self.heart.session).bind(self.store.process);
-        call(self.connections.call_timeout(), query.execute(&mut *conn)).await?;
-        conn.release();
-        Ok(())
-    }
-}
-
-impl Heart {
-    /// How long a lease lives after a beat that was sent.
-    pub fn lease(&self) -> Duration {
-        self.lease
-    }
-
-    /// Keeps the session's leases alive for another lease time, counted by the database from when it gets there, and
-    /// brings back which tasks to cancel and which of the `held` are not the session's any more.
-    pub async fn beat(&self, held: &[(TaskId, Fence)]) -> Result<Beat, StoreError> {
-        let ids: Vec<Uuid> = held.iter().map(|(id, _)| id.0).collect();
-        let fences: Vec<i32> = held.iter().map(|(_, fence)| i32::try_from(fence.0).unwrap_or(-1)).collect();
-        let lease_ms = self.lease.as_millis() as i64;
-        let mut conn = self.connections.get().await?;
-        let query = sqlx::query(BEAT).bind(self.session).bind(lease_ms).bind(ids).bind(fences);
-        let row = call(self.connections.call_timeout(), query.fetch_one(&mut *conn)).await?;
-        conn.release();
-        if !row.try_get::<bool, _>(0)? {
-            return Err(StoreError::SessionLost);
-        }
-        let tasks = |ids: Vec<Uuid>| ids.into_iter().map(TaskId).collect();
-        Ok(Beat { cancel: tasks(row.try_get(1)?), lost: tasks(row.try_get(2)?) })
-    }
-
-    /// Keeps what handlers said of their progress, as JSON text, with the tasks that are still this session's.
-    pub async fn report_progress(&self, said: &[(TaskId, Fence, &str)]) -> Result<(), StoreError> {
-        let ids: Vec<Uuid> = said.iter().map(|(id, ..)| id.0).collect();
-        let fences: Vec<i32> = said.iter().map(|(_, fence, _)| i32::try_from(fence.0).unwrap_or(-1)).collect();
-        let texts: Vec<&str> = said.iter().map(|(.., progress)| *progress).collect();
-        let mut conn = self.connections.get().await?;
-        let query = sqlx::query(PROGRESS).bind(self.session).bind(ids).bind(fences).bind(texts);
         call(self.connections.call_timeout(), query.execute(&mut *conn)).await?;
         conn.release();
         Ok(())

@@ -48,6 +48,21 @@ impl DataDir {
         (works_in == data).then_some(pid)
     }
 
+    /// The connection URL of that Postgres, with every right.
+    ///
+    /// # Panics
+    /// If none works here.
+    pub fn database_url(&self) -> String {
+        let read = |path: &str| {
+            let path = self.path().join("postgres").join(path);
+            std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        };
+        let (password, pid_file) = (read("password"), read("data/postmaster.pid"));
+        // The fourth line is the port, by the format of Postgres.
+        let Some(port) = pid_file.lines().nth(3) else { panic!("no Postgres works in {}", self.path().display()) };
+        format!("postgres://tidegate:{}@127.0.0.1:{}/tidegate", password.trim(), port.trim())
+    }
+
     /// Sends a signal to that Postgres: SIGKILL is a crash, SIGSTOP a machine that hangs, SIGINT a fast shutdown.
     ///
     /// # Panics

@@ -4,7 +4,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sqlx::migrate::Migrator;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection};
 use url::Url;
 
@@ -22,6 +21,11 @@ const TEMPLATE_LOCK: i64 = 0x7465_6d70_6c61_7465;
 
 /// Longest that any statement about a whole database may take.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Longest that a test waits for its database to be dropped. The server does so only once every connection that is just
+/// being opened has got on, and one of those may be of the very runtime whose thread waits here: it would take until the
+/// server gives that connection up, after a minute. The server goes on with it when the test has ended.
+const DROP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// SQLSTATE "object in use": somebody is still connected, which after a close is so for a moment.
 const IN_USE: &str = "55006";
@@ -55,10 +59,7 @@ impl TestDb {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../migrations");
         let key = fingerprint(&directory);
         TestDb::from_template(&format!("{key:016x}"), async |url: &str| {
-            let mut connection = connect(url).await;
-            let migrator = Migrator::new(directory).await.unwrap_or_else(|error| panic!("reading migrations: {error}"));
-            migrator.run(&mut connection).await.unwrap_or_else(|error| panic!("migrating {url}: {error}"));
-            close(connection).await;
+            tidegate_store::migrate(url).await.unwrap_or_else(|error| panic!("migrating {url}: {error}"));
         })
         .await
     }
@@ -111,11 +112,14 @@ impl Drop for TestDb {
             return;
         }
         let (server, name) = (self.server.clone(), self.name.clone());
-        let dropping = std::thread::spawn(move || {
+        let (done, dropped) = std::sync::mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            let _done = done;
             let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
             let _ = runtime.block_on(async { tokio::time::timeout(LIMIT, drop_database(&server, &name)).await });
         });
-        let _ = dropping.join();
+        // Either it is done, which closes the channel, or it took too long.
+        let _ = dropped.recv_timeout(DROP_PATIENCE);
     }
 }
 
@@ -263,7 +267,7 @@ mod tests {
     async fn a_migrated_database_knows_that_it_is() {
         let db = TestDb::migrated().await;
         let mut connection = db.connect().await;
-        let failed: i64 = sqlx::query_scalar("SELECT count(*) FROM _sqlx_migrations WHERE NOT success")
+        let failed: i64 = sqlx::query_scalar("SELECT count(*) FROM tidegate.migration WHERE NOT success")
             .fetch_one(&mut connection)
             .await
             .unwrap();

@@ -45,6 +45,8 @@ pub struct FaultProxy {
 struct Network {
     fault: Fault,
     opened: u64,
+    /// Pieces that may pass before everything is cut; `None` is any number.
+    left: Option<u64>,
     cut_up_to: u64,
     stranded_up_to: u64,
 }
@@ -58,7 +60,7 @@ impl FaultProxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.unwrap_or_else(|error| panic!("a port for a fault proxy: {error}"));
         let address = listener.local_addr().unwrap_or_else(|error| panic!("the address of a fault proxy: {error}"));
-        let start = Network { fault: Fault::None, opened: 0, cut_up_to: 0, stranded_up_to: 0 };
+        let start = Network { fault: Fault::None, opened: 0, left: None, cut_up_to: 0, stranded_up_to: 0 };
         let network = watch::Sender::new(start);
         let open = Arc::new(AtomicUsize::new(0));
         let task = tokio::spawn(accept(listener, upstream.into(), network.clone(), Arc::clone(&open)));
@@ -93,6 +95,20 @@ impl FaultProxy {
         self.network.send_modify(|network| network.cut_up_to = network.opened);
     }
 
+    /// Lets so many more pieces pass, counted both ways, and instead of the next one resets every connection there is; new
+    /// ones work again. A piece is what is read at once: for a client that waits for each answer, each question is one
+    /// and each answer is one. With 0, 1, 2, … every moment of an exchange is broken once.
+    pub fn cut_after(&self, pieces: u64) {
+        self.network.send_modify(|network| network.left = Some(pieces));
+    }
+
+    /// Calls off what [`FaultProxy::cut_after`] asked for, and tells whether it had happened.
+    pub fn was_cut(&self) -> bool {
+        let mut was_cut = false;
+        self.network.send_modify(|network| was_cut = network.left.take().is_none());
+        was_cut
+    }
+
     /// Makes every connection there is silent for good, as when a firewall forgets them: both ends still believe in it.
     /// New ones work, unless a fault is set.
     pub fn strand_all(&self) {
@@ -123,7 +139,7 @@ async fn accept(listener: TcpListener, upstream: String, network: watch::Sender<
                     network.opened += 1;
                     number = network.opened;
                 });
-                let line = Line { number, network: network.subscribe() };
+                let line = Line { number, network: network.subscribe(), control: network.clone() };
                 connections.spawn(connect(client, upstream.clone(), line, OpenCount::new(&open)));
             }
             Some(_) = connections.join_next() => {}
@@ -152,6 +168,7 @@ impl Drop for OpenCount {
 struct Line {
     number: u64,
     network: watch::Receiver<Network>,
+    control: watch::Sender<Network>,
 }
 
 impl Line {
@@ -173,6 +190,26 @@ impl Line {
             // The proxy is gone and this task about to be.
             Err(_) => std::future::pending().await,
         }
+    }
+
+    /// Counts a piece. When one too many comes, everything is cut instead.
+    fn count(&self) {
+        self.control.send_if_modified(|network| {
+            match &mut network.left {
+                None => return false,
+                Some(0) => {
+                    network.left = None;
+                    network.cut_up_to = network.opened;
+                }
+                Some(left) => *left -= 1,
+            }
+            true
+        });
+    }
+
+    /// Whether the connection is cut.
+    fn is_cut(&self) -> bool {
+        self.network.borrow().cut_up_to >= self.number
     }
 
     /// Returns when the connection is cut.
@@ -233,6 +270,10 @@ async fn pump(
         line.pass().await;
         if length == 0 {
             return to.shutdown().await;
+        }
+        line.count();
+        if line.is_cut() {
+            return Err(std::io::ErrorKind::ConnectionReset.into());
         }
         to.write_all(&chunk[..length]).await?;
     }
@@ -336,6 +377,25 @@ mod tests {
             assert_eq!(old.read_u8().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
             ask(&mut TcpStream::connect(proxy.address()).await.unwrap()).await.unwrap();
         }
+    }
+
+    #[tokio::test]
+    async fn an_exchange_is_cut_at_the_piece_that_was_named() {
+        let proxy = echo().await;
+        for pieces in 0..4 {
+            let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+            proxy.cut_after(pieces);
+            // Each question and each answer is a piece: two pass for each exchange that works.
+            for _ in 0..pieces / 2 {
+                ask(&mut stream).await.unwrap();
+            }
+            ask(&mut stream).await.unwrap_err();
+            assert!(proxy.was_cut());
+            ask(&mut TcpStream::connect(proxy.address()).await.unwrap()).await.unwrap();
+        }
+        proxy.cut_after(10);
+        ask(&mut TcpStream::connect(proxy.address()).await.unwrap()).await.unwrap();
+        assert!(!proxy.was_cut());
     }
 
     #[tokio::test]

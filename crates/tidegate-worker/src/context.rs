@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::shift::Slot;
 use crate::stop::{Cause, Stop};
 
-/// The largest progress that is kept, in bytes of JSON: it is shown to people, and rides on the heartbeat.
+/// The largest progress that is kept, in bytes of JSON: it is shown to people, and is written each time it changes.
 const MAX_PROGRESS_BYTES: usize = 4_096;
 
 /// A progress that was not taken.
@@ -147,7 +147,7 @@ impl Context {
         signal.cause().map_or(Ok(()), |cause| Err(cause.into()))
     }
 
-    /// Says how far it has come; the latest replaces what was said before. It travels with the next heartbeat.
+    /// Says how far it has come; the latest replaces what was said before. It travels after the next heartbeat.
     pub fn progress(&self, value: &impl Serialize) -> Result<(), ProgressError> {
         let text = serde_json::to_string(value)?;
         if text.len() > MAX_PROGRESS_BYTES {

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
-use crate::port::{HeartPort, Held, PortError, SessionPort, WorkPort};
+use crate::port::{HeartPort, PortError, Progress, SessionPort, WorkPort};
 
 /// What the next turn does, or each heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,9 @@ pub(crate) struct State {
     pub(crate) cancels: HashSet<TaskId>,
     /// Reports and wanted tasks of each turn.
     pub(crate) turns: Vec<(usize, usize)>,
-    pub(crate) beats: Vec<(Instant, Vec<Held>)>,
+    pub(crate) beats: Vec<Instant>,
+    pub(crate) progress: Vec<Progress>,
+    pub(crate) progress_plan: Option<Plan>,
     in_flight: usize,
     pub(crate) most_in_flight: usize,
 }
@@ -231,10 +233,10 @@ pub(crate) struct FakeHeart {
 }
 
 impl HeartPort for FakeHeart {
-    async fn beat(&mut self, held: &[Held]) -> Result<Beat, PortError> {
+    async fn beat(&mut self, held: &[(TaskId, Fence)]) -> Result<Beat, PortError> {
         let (plan, time) = {
             let mut state = self.store.state();
-            state.beats.push((Instant::now(), held.to_vec()));
+            state.beats.push(Instant::now());
             (state.beat_plan.unwrap_or(Plan::Work), state.beat_time)
         };
         if !time.is_zero() {
@@ -247,10 +249,21 @@ impl HeartPort for FakeHeart {
             Plan::Lost => return Err(PortError::SessionLost),
         }
         let state = self.store.state();
-        let mine = |held: &Held| state.leases.get(&held.id) == Some(&(held.fence, self.id));
+        let mine = |(id, fence): &(TaskId, Fence)| state.leases.get(id) == Some(&(*fence, self.id));
         Ok(Beat {
-            cancel: held.iter().map(|held| held.id).filter(|id| state.cancels.contains(id)).collect(),
-            lost: held.iter().filter(|held| !mine(held)).map(|held| held.id).collect(),
+            cancel: held.iter().map(|(id, _)| *id).filter(|id| state.cancels.contains(id)).collect(),
+            lost: held.iter().filter(|lease| !mine(lease)).map(|(id, _)| *id).collect(),
         })
+    }
+
+    async fn report_progress(&mut self, said: &[Progress]) -> Result<(), PortError> {
+        let plan = self.store.state().progress_plan.take();
+        match plan {
+            None => {}
+            Some(Plan::Hang) => std::future::pending().await,
+            Some(_) => return Err(unreachable()),
+        }
+        self.store.state().progress.extend_from_slice(said);
+        Ok(())
     }
 }

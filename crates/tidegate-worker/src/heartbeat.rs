@@ -23,7 +23,7 @@ struct Pace {
     every: Duration,
     /// The longest that one is waited for.
     limit: Duration,
-    /// At most this after one that failed.
+    /// At most this after one that failed; and the longest that progress is waited for.
     retry: Duration,
     /// How long after the last proof the leases are taken to live.
     trust: Duration,
@@ -82,7 +82,7 @@ async fn beat<H: HeartPort>(mut heart: H, shift: &Shift, pace: Pace, opened: Ins
             () = async { shift.beat_now.notified().await; sleep_until(earliest).await } => {}
         }
         let sent = Instant::now();
-        let held = shift.held();
+        let held = shift.leases();
         let answer = tokio::select! {
             biased;
             () = shift.over() => return,
@@ -95,6 +95,7 @@ async fn beat<H: HeartPort>(mut heart: H, shift: &Shift, pace: Pace, opened: Ins
                 proven = sent;
                 next = sent + pace.every;
                 shift.obey(&held, &beat);
+                tell_progress(&mut heart, shift, pace).await;
             }
             Ok(Err(PortError::SessionLost)) => {
                 measure::heartbeat("lost");
@@ -112,6 +113,23 @@ async fn beat<H: HeartPort>(mut heart: H, shift: &Shift, pace: Pace, opened: Ins
             }
         }
         earliest = Instant::now() + MIN_GAP;
+    }
+}
+
+/// Passes on what handlers said of their progress. What does not get through goes with the next heartbeat.
+async fn tell_progress<H: HeartPort>(heart: &mut H, shift: &Shift, pace: Pace) {
+    let said = shift.fresh_progress();
+    if said.is_empty() {
+        return;
+    }
+    tokio::select! {
+        biased;
+        () = shift.over() => {}
+        told = timeout(pace.retry, heart.report_progress(&said)) => match told {
+            Ok(Ok(())) => shift.progress_arrived(&said),
+            Ok(Err(error)) => tracing::debug!(error = &error as &dyn std::error::Error, "progress could not be kept"),
+            Err(_) => tracing::debug!("progress could not be kept in time"),
+        },
     }
 }
 

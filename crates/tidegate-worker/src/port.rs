@@ -65,19 +65,23 @@ pub trait SessionPort: Send + Sync + 'static {
     fn close(&self) -> impl Future<Output = Result<(), PortError>> + Send;
 }
 
-/// A task that is being run, as the heartbeat names it.
+/// What a handler said of its progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct Progress {
     /// The task.
     pub id: TaskId,
     /// The fence it runs under.
     pub fence: Fence,
-    /// What its handler last said of its progress, as JSON text, if that is new since the last answered heartbeat.
-    pub progress: Option<Arc<str>>,
+    /// How far it has come, as JSON text.
+    pub text: Arc<str>,
 }
 
-/// The heartbeat of a session.
+/// The heartbeat of a session. Its futures may be dropped at any time.
 pub trait HeartPort: Send + 'static {
-    /// Extends the session's lease and brings back cancels and losses. The future may be dropped at any time.
-    fn beat(&mut self, held: &[Held]) -> impl Future<Output = Result<Beat, PortError>> + Send;
+    /// Extends the session's lease and brings back cancels and losses.
+    fn beat(&mut self, held: &[(TaskId, Fence)]) -> impl Future<Output = Result<Beat, PortError>> + Send;
+
+    /// Keeps what handlers said of their progress, where the lease is still the session's. Apart from the heartbeat,
+    /// so that no lease hangs on it.
+    fn report_progress(&mut self, said: &[Progress]) -> impl Future<Output = Result<(), PortError>> + Send;
 }

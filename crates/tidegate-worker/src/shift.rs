@@ -1,6 +1,6 @@
 //! What a session's main loop, its heartbeat and its runs share: who runs what, and whether the leases still live.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate_core::submission::Cost;
@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::measure;
-use crate::port::Held;
+use crate::port::Progress;
 use crate::stop::{Cause, Signal};
 
 /// One task that is being run.
@@ -54,13 +54,15 @@ impl Slot {
         self.said().usage
     }
 
-    fn held(&self) -> Held {
+    /// What it said that is not known to have arrived.
+    fn fresh_progress(&self) -> Option<Progress> {
         let said = self.said();
-        Held { id: self.id, fence: self.fence, progress: said.progress.clone().filter(|_| said.fresh) }
+        let text = said.progress.clone().filter(|_| said.fresh)?;
+        Some(Progress { id: self.id, fence: self.fence, text })
     }
 
     /// `sent` has arrived. What was said meanwhile is still fresh.
-    fn arrived(&self, sent: &Arc<str>) {
+    fn progress_arrived(&self, sent: &Arc<str>) {
         let mut said = self.said();
         if said.progress.as_ref().is_some_and(|progress| Arc::ptr_eq(progress, sent)) {
             said.fresh = false;
@@ -105,14 +107,24 @@ impl Shift {
         self.table().slots.remove(&(slot.id, slot.fence));
     }
 
-    /// The tasks that are being run, as the heartbeat names them.
-    pub(crate) fn held(&self) -> Vec<Held> {
-        self.table().slots.values().map(|slot| slot.held()).collect()
-    }
-
     /// The tasks that are being run.
     pub(crate) fn leases(&self) -> Vec<(TaskId, Fence)> {
         self.table().slots.keys().copied().collect()
+    }
+
+    /// What handlers said of their progress that is not known to have arrived.
+    pub(crate) fn fresh_progress(&self) -> Vec<Progress> {
+        self.table().slots.values().filter_map(|slot| slot.fresh_progress()).collect()
+    }
+
+    /// These have arrived.
+    pub(crate) fn progress_arrived(&self, sent: &[Progress]) {
+        let table = self.table();
+        for progress in sent {
+            if let Some(slot) = table.slots.get(&(progress.id, progress.fence)) {
+                slot.progress_arrived(&progress.text);
+            }
+        }
     }
 
     /// Whether nothing is being run.
@@ -121,18 +133,17 @@ impl Shift {
     }
 
     /// Does what the answer to a heartbeat says, which named `held`.
-    pub(crate) fn obey(&self, held: &[Held], beat: &Beat) {
+    pub(crate) fn obey(&self, held: &[(TaskId, Fence)], beat: &Beat) {
         let table = self.table();
-        for named in held {
-            let Some(slot) = table.slots.get(&(named.id, named.fence)) else { continue };
-            if let Some(progress) = &named.progress {
-                slot.arrived(progress);
-            }
-            if beat.lost.contains(&named.id) && slot.signal.cause() != Some(Cause::Lost) {
-                tracing::warn!(task.id = %named.id, task.fence = named.fence.0, "a lease was lost: its handler is stopped");
+        let lost: HashSet<TaskId> = beat.lost.iter().copied().collect();
+        let cancel: HashSet<TaskId> = beat.cancel.iter().copied().collect();
+        for (id, fence) in held {
+            let Some(slot) = table.slots.get(&(*id, *fence)) else { continue };
+            if lost.contains(id) && slot.signal.cause() != Some(Cause::Lost) {
+                tracing::warn!(task.id = %id, task.fence = fence.0, "a lease was lost: its handler is stopped");
                 measure::leases_lost(1);
                 slot.signal.stop(Cause::Lost);
-            } else if beat.cancel.contains(&named.id) {
+            } else if cancel.contains(id) {
                 slot.signal.stop(Cause::Cancelled);
             }
         }
@@ -191,13 +202,13 @@ mod tests {
         let shift = Shift::default();
         let old = slot(1, 1);
         assert!(shift.enter(old.clone()));
-        let held = shift.held();
+        let held = shift.leases();
         shift.leave(&old);
         let new = slot(1, 2);
         assert!(shift.enter(new.clone()));
         shift.obey(&held, &Beat { cancel: vec![], lost: vec![new.id] });
         assert_eq!(new.signal.cause(), None);
-        shift.obey(&shift.held(), &Beat { cancel: vec![], lost: vec![new.id] });
+        shift.obey(&shift.leases(), &Beat { cancel: vec![], lost: vec![new.id] });
         assert_eq!(new.signal.cause(), Some(Cause::Lost));
     }
 
@@ -217,13 +228,12 @@ mod tests {
         let running = slot(1, 1);
         assert!(shift.enter(running.clone()));
         running.set_progress("1".into());
-        let sent = shift.held();
-        assert_eq!(sent[0].progress.as_deref(), Some("1"));
+        let sent = shift.fresh_progress();
         running.set_progress("2".into());
-        shift.obey(&sent, &Beat::default());
-        let sent = shift.held();
-        assert_eq!(sent[0].progress.as_deref(), Some("2"));
-        shift.obey(&sent, &Beat::default());
-        assert_eq!(shift.held()[0].progress, None);
+        shift.progress_arrived(&sent);
+        let sent = shift.fresh_progress();
+        assert_eq!(sent[0].text.as_ref(), "2");
+        shift.progress_arrived(&sent);
+        assert!(shift.fresh_progress().is_empty());
     }
 }

@@ -7,7 +7,7 @@ use tidegate_store::{Beat, Heart, Report, Session, SessionId, SessionSpec, Store
 use tokio::sync::{Mutex, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::port::{HeartPort, Held, PortError, SessionPort, WorkPort};
+use crate::port::{HeartPort, PortError, Progress, SessionPort, WorkPort};
 
 /// A cell's database, for one worker.
 pub struct StorePort {
@@ -70,18 +70,13 @@ impl SessionPort for Session {
 }
 
 impl HeartPort for Heart {
-    async fn beat(&mut self, held: &[Held]) -> Result<Beat, PortError> {
-        let leases: Vec<(TaskId, Fence)> = held.iter().map(|held| (held.id, held.fence)).collect();
-        let beat = Heart::beat(self, &leases).await?;
-        let said: Vec<_> =
-            held.iter().filter_map(|held| Some((held.id, held.fence, held.progress.as_deref()?))).collect();
-        if !said.is_empty()
-            && let Err(error) = self.report_progress(&said).await
-        {
-            // The lease is what a heartbeat is about, and it was extended: the next word on progress may get through.
-            tracing::debug!(%error, "progress could not be kept");
-        }
-        Ok(beat)
+    async fn beat(&mut self, held: &[(TaskId, Fence)]) -> Result<Beat, PortError> {
+        Ok(Heart::beat(self, held).await?)
+    }
+
+    async fn report_progress(&mut self, said: &[Progress]) -> Result<(), PortError> {
+        let said: Vec<_> = said.iter().map(|progress| (progress.id, progress.fence, progress.text.as_ref())).collect();
+        Ok(Heart::report_progress(self, &said).await?)
     }
 }
 

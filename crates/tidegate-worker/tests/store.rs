@@ -74,6 +74,15 @@ impl Cell {
         .await
     }
 
+    /// Waits until the handler of `count` has been called so often. RUNNING comes earlier: with the claim.
+    async fn until_run(&self, runs: usize) {
+        poll_until(LIMIT, &format!("run {runs}"), async || {
+            self.store.promote_due(&Limits::default()).await.unwrap();
+            (self.runs.load(Ordering::SeqCst) == runs).then_some(())
+        })
+        .await;
+    }
+
     fn worker(&self, options: WorkerOptions) -> Running {
         self.worker_through(self.store.clone(), options)
     }
@@ -165,15 +174,11 @@ async fn a_lost_session_is_replaced_and_its_task_runs_again_under_a_larger_fence
     let lease = Duration::from_millis(900);
     let worker = cell.worker(WorkerOptions { lease, ..options() });
     let id = cell.submit("count", "null", None).await;
-    cell.until(id, Status::Running).await;
+    cell.until_run(1).await;
     sqlx::query("DELETE FROM tidegate.heartbeat").execute(&mut cell.db.connect().await).await.unwrap();
     poll_until(LIMIT, "the loss to be found", async || (cell.store.reap_lost().await.unwrap() == 1).then_some(()))
         .await;
-    poll_until(LIMIT, "the second run", async || {
-        cell.store.promote_due(&Limits::default()).await.unwrap();
-        (cell.runs.load(Ordering::SeqCst) == 2).then_some(())
-    })
-    .await;
+    cell.until_run(2).await;
     let task = cell.task(id).await;
     assert_eq!((task.status, task.fence, task.attempt), (Status::Running, Fence(2), 1));
     let outcome = cell.canceller.cancel(&TenantId::default_tenant(), id, None).await.unwrap();
@@ -188,17 +193,13 @@ async fn a_drained_worker_hands_back_without_penalty_and_the_next_one_goes_on() 
     let cell = Cell::new().await;
     let first = cell.worker(WorkerOptions { shutdown_grace: Duration::from_millis(100), ..options() });
     let id = cell.submit("count", "null", None).await;
-    cell.until(id, Status::Running).await;
+    cell.until_run(1).await;
     first.shut_down().await;
     assert_eq!(cell.left().await, (0, 0, 0));
     let task = cell.task(id).await;
     assert!(matches!(task.status, Status::Queued | Status::Deferred), "{task:?}");
     let second = cell.worker(options());
-    poll_until(LIMIT, "the second run", async || {
-        cell.store.promote_due(&Limits::default()).await.unwrap();
-        (cell.runs.load(Ordering::SeqCst) == 2).then_some(())
-    })
-    .await;
+    cell.until_run(2).await;
     let task = cell.task(id).await;
     assert_eq!((task.attempt, task.fence), (1, Fence(2)), "handed back, not failed");
     cell.canceller.cancel(&TenantId::default_tenant(), id, None).await.unwrap();

@@ -145,3 +145,56 @@ async fn an_id_by_a_clock_that_is_far_off_is_made_again() {
     assert_ne!(id, old);
     assert_eq!(cell.status(id).await, (Status::Queued, None));
 }
+
+#[tokio::test]
+async fn a_door_that_cannot_decide_says_so_within_two_seconds_and_lets_nothing_in() {
+    let cell = Cell::new().await;
+    let mut holder = cell.db.connect().await;
+    sqlx::raw_sql("BEGIN; SELECT 1 FROM tidegate.cell FOR UPDATE").execute(&mut holder).await.unwrap();
+    let mut posts = tokio::task::JoinSet::new();
+    // Some come while the first batch is stuck: they too are answered in time.
+    for n in 0..6 {
+        let (submission, admitter) = (cell.submission(), cell.admitter.clone());
+        posts.spawn(async move {
+            tokio::time::sleep(std::time::Duration::from_millis(n * 300)).await;
+            let came = Instant::now();
+            (admitter.admit(submission, came).await, came.elapsed())
+        });
+    }
+    for (answer, took) in posts.join_all().await {
+        assert!(matches!(answer, Err(tidegate_store::AdmitError::Unavailable)), "{answer:?}");
+        assert!(took < std::time::Duration::from_millis(2_500), "{took:?}");
+    }
+    sqlx::raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
+    tidegate_testkit::poll_until(std::time::Duration::from_secs(10), "the door to open again", async || {
+        cell.admitter.admit(cell.submission(), Instant::now()).await.ok()
+    })
+    .await;
+    let there: i64 = sqlx::query_scalar("SELECT count(*) FROM tidegate.task").fetch_one(&mut holder).await.unwrap();
+    assert_eq!(there, 1, "what was not accepted is not there");
+    cell.assert_sound().await;
+}
+
+#[tokio::test]
+async fn pressure_follows_the_queue_even_where_nobody_comes_to_the_door() {
+    let cell = Cell::with(Limits { max_queued: 2, ..Limits::default() }).await;
+    let id = cell.add(cell.submission()).await;
+    cell.add(cell.submission()).await;
+    tidegate_testkit::poll_until(std::time::Duration::from_secs(5), "full pressure", async || {
+        (cell.admitter.pressure() >= 1.0).then_some(())
+    })
+    .await;
+    cell.canceller.cancel(&tenant(), id, None).await.unwrap();
+    tidegate_testkit::poll_until(std::time::Duration::from_secs(5), "half pressure", async || {
+        (cell.admitter.pressure() <= 0.5).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_body_that_took_long_to_arrive_does_not_use_up_the_patience_of_the_door() {
+    let cell = Cell::new().await;
+    let Some(long_ago) = Instant::now().checked_sub(std::time::Duration::from_secs(10)) else { return };
+    let answer = cell.admitter.admit(cell.submission(), long_ago).await.unwrap();
+    assert!(matches!(answer, Admission::Decided { decision, .. } if decision.status == Status::Queued), "{answer:?}");
+}

@@ -22,6 +22,20 @@ async fn a_database_tells_how_it_is_before_and_after_it_was_migrated() {
 }
 
 #[tokio::test]
+async fn twenty_four_may_migrate_an_empty_database_at_once_whatever_their_user_is_called() {
+    // A user called like our schema makes `"$user"` of the search path lead somewhere only once the schema is there.
+    let db = TestDb::new().await;
+    let name = format!("\"{}\"", db.name());
+    let mut conn = db.connect().await;
+    let path = format!("ALTER DATABASE {name} SET search_path = tidegate, public");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(path)).execute(&mut conn).await.unwrap();
+    for migrated in futures_util::future::join_all((0..24).map(|_| migrate(db.url()))).await {
+        migrated.unwrap();
+    }
+    assert_eq!(inspect(db.url()).await.unwrap().schema, SchemaState::Current);
+}
+
+#[tokio::test]
 async fn a_snapshot_that_is_held_is_seen() {
     let db = TestDb::new().await;
     let mut holder = db.connect().await;

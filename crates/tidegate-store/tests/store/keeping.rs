@@ -140,7 +140,7 @@ async fn the_auditor_finds_what_drifted() {
     assert_eq!(drifts.iter().map(|drift| drift.what.as_str()).collect::<Vec<_>>(), ["usage 2 default"]);
     sqlx::raw_sql("UPDATE tidegate.usage SET queued = queued - 1 WHERE scope = 2").execute(&mut conn).await.unwrap();
     sqlx::query("DELETE FROM tidegate.ready WHERE task_id = $1").bind(id.0).execute(&mut conn).await.unwrap();
-    assert!(cell.store.audit().await.unwrap().iter().any(|drift| drift.what == format!("task {id} nowhere")));
+    assert!(cell.store.audit_records().await.unwrap().iter().any(|drift| drift.what == format!("task {id} nowhere")));
 }
 
 #[tokio::test]

@@ -1,14 +1,15 @@
 //! The store against a real Postgres, a database for each test.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod admission;
-mod bench_plans;
+mod breaking;
 mod cancelling;
 mod inspecting;
 mod keeping;
 mod lifecycle;
-mod races;
+mod plans;
 mod reading;
-mod room;
 
 use std::time::{Duration, Instant};
 
@@ -85,7 +86,7 @@ impl Cell {
 
     /// Every counter says what the rows say, and nothing is left running or open.
     async fn assert_sound(&self) {
-        assert_eq!(self.store.audit().await.unwrap(), []);
+        assert_eq!(self.store.audit_records().await.unwrap(), []);
     }
 }
 

@@ -75,3 +75,24 @@ async fn refused_submissions_are_listed_among_the_others() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_page_is_bounded_in_bytes_too() {
+    let cell = Cell::new().await;
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        let mut large = cell.submission();
+        large.payload = format!("\"{}\"", "x".repeat(3 << 20));
+        ids.push(cell.add(large).await);
+    }
+    ids.reverse();
+    let mut pages = Vec::new();
+    let mut page = filter();
+    loop {
+        let found = cell.store.tasks(&tenant(), &page).await.unwrap();
+        pages.push(found.tasks.iter().map(|task| task.id).collect::<Vec<_>>());
+        let Some(next) = found.next else { break };
+        page.before = Some(next);
+    }
+    assert_eq!(pages, [ids[0..2].to_vec(), ids[2..4].to_vec(), ids[4..].to_vec()]);
+}

@@ -31,6 +31,8 @@ pub enum Behaviour {
     Hang,
     /// An echo after this long.
     Slow(Duration),
+    /// Another behaviour after this long.
+    After(Duration, Box<Behaviour>),
     /// 200 with a JSON string of this many bytes in all.
     Oversize(usize),
     /// 302 to this place.
@@ -69,6 +71,10 @@ impl Behaviour {
                 tokio::time::sleep(delay).await;
                 drop(in_flight);
                 json(StatusCode::OK, Body::from(request))
+            }
+            Behaviour::After(delay, then) => {
+                tokio::time::sleep(delay).await;
+                Box::pin(then.perform(request, in_flight)).await
             }
             Behaviour::Oversize(bytes) => json(StatusCode::OK, long_string(bytes, in_flight)),
             Behaviour::Redirect(to) => with_status(StatusCode::FOUND.as_u16(), vec![("location", to)]),

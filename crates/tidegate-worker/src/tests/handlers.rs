@@ -8,7 +8,7 @@ use tidegate_core::submission::Cost;
 use tidegate_store::{Claimed, Report};
 
 use super::{executor, nothing, options, start};
-use crate::fake::task;
+use crate::fake::{Plan, task};
 use crate::{Context, Handler, HandlerError, ProgressError, typed};
 
 const TRANSIENT: Ending = Ending::Failed { retryable: true, retry_after_ms: None, reason: None };
@@ -152,7 +152,7 @@ async fn a_context_knows_its_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn progress_travels_with_the_heartbeat() {
+async fn progress_travels_after_a_heartbeat_until_it_has_arrived_and_no_lease_hangs_on_it() {
     let own = executor(|ctx: Context| async move {
         assert!(matches!(ctx.progress(&"x".repeat(5_000)), Err(ProgressError::TooLarge)));
         ctx.progress(&[1, 2]).unwrap();
@@ -160,8 +160,10 @@ async fn progress_travels_with_the_heartbeat() {
     });
     let worker = start(options(), own);
     worker.store.submit([task(1, "own", "null")]);
-    worker.store.until("two heartbeats", |state| state.beats.len() >= 2).await;
+    worker.store.state().progress_plan = Some(Plan::Hang);
+    worker.store.until("four heartbeats", |state| state.beats.len() >= 4).await;
     let state = worker.store.state();
-    let said: Vec<_> = state.beats.iter().map(|(_, held)| held[0].progress.as_deref()).collect();
-    assert_eq!(said[..2], [Some("[1,2]"), None]);
+    let said: Vec<_> = state.progress.iter().map(|progress| progress.text.as_ref()).collect();
+    assert_eq!((said, state.sessions.len()), (vec!["[1,2]"], 1));
+    assert!(state.beats.windows(2).all(|pair| pair[1] - pair[0] <= Duration::from_millis(5_010)), "a late heartbeat");
 }

@@ -179,7 +179,7 @@ fn handlers_that_spin_on_every_thread_for_three_leases_lose_nothing() {
     let state = store.state();
     assert!(state.settled.iter().all(|report| report.ending == Ending::Completed), "{:?}", state.settled);
     assert_eq!((state.sessions.len(), state.stale.len()), (1, 0));
-    let gaps = state.beats.windows(2).map(|pair| pair[1].0 - pair[0].0);
+    let gaps = state.beats.windows(2).map(|pair| pair[1] - pair[0]);
     assert!(state.beats.len() >= 8 && gaps.max().unwrap() < lease, "{:?}", state.beats.len());
 }
 

@@ -1,0 +1,65 @@
+//! The plans of the hot statements: index scans and nested loops only, and a claim that starts at its flow's bound.
+
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Row};
+
+use crate::Cell;
+
+const LEDGER: &str = include_str!("../../src/ledger.sql");
+
+/// The generic plan of a statement with so many parameters, under the settings that every transaction of ours has.
+async fn plan(conn: &mut PgConnection, sql: &str, parameters: usize) -> String {
+    let nulls = vec!["NULL"; parameters].join(", ");
+    let set = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+    sqlx::raw_sql(set).execute(&mut *conn).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(format!("DEALLOCATE ALL; PREPARE statement AS {sql}")))
+        .execute(&mut *conn)
+        .await
+        .unwrap();
+    let explain = format!(
+        "EXPLAIN (COSTS off) EXECUTE statement{}",
+        if parameters > 0 { format!("({nulls})") } else { String::new() }
+    );
+    let rows = sqlx::raw_sql(AssertSqlSafe(explain)).fetch_all(&mut *conn).await.unwrap();
+    rows.iter().map(|row| row.get::<String, _>(0)).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
+    let cell = Cell::new().await;
+    cell.add(cell.submission()).await;
+    let mut conn = cell.db.connect().await;
+    for (name, sql, parameters) in [
+        ("room", include_str!("../../src/room.sql").to_owned(), 0),
+        ("admit", format!("{LEDGER}{}", include_str!("../../src/admit.sql")), 51),
+        ("admit plain", format!("{LEDGER}{}", include_str!("../../src/admit_plain.sql")), 37),
+        ("release", include_str!("../../src/release.sql").to_owned(), 2),
+        ("look", include_str!("../../src/look.sql").to_owned(), 6),
+        ("changes", format!("{LEDGER}{}", include_str!("../../src/changes.sql")), 49),
+        ("return", include_str!("../../src/return.sql").to_owned(), 21),
+        ("find", include_str!("../../src/find.sql").to_owned(), 2),
+    ] {
+        let plan = plan(&mut conn, &sql, parameters).await;
+        for bad in ["Seq Scan", "Hash Join", "Merge Join"] {
+            assert!(!plan.contains(bad), "{name} has a {bad}:\n{plan}");
+        }
+        if name == "look" {
+            let from_the_bound =
+                "Index Cond: ((flow_id = near.flow_id) AND (ROW(rank, task_id) >= ROW(u.low_rank, u.low_id)))";
+            assert!(plan.contains(from_the_bound), "a claim walks what was taken before:\n{plan}");
+        }
+    }
+}
+
+/// The twin: without the settings, an empty database tempts the planner into walking tables.
+#[tokio::test]
+async fn the_check_would_see_a_table_walked() {
+    let cell = Cell::new().await;
+    let mut conn = cell.db.connect().await;
+    sqlx::raw_sql("PREPARE statement AS SELECT * FROM tidegate.ready WHERE bytes = 1")
+        .execute(&mut conn)
+        .await
+        .unwrap();
+    let rows = sqlx::raw_sql("EXPLAIN EXECUTE statement").fetch_all(&mut conn).await.unwrap();
+    assert!(rows.iter().any(|row| row.get::<String, _>(0).contains("Seq Scan")));
+}
