@@ -19,7 +19,7 @@ CREATE TABLE tidegate.cell (
 INSERT INTO tidegate.cell VALUES (1, 0);
 
 -- Counters, one row for each cell (scope 0), class (1), tenant (2) and peer (3). A new generation replaces a row
--- after 1,000 versions, so that a look-up under an old snapshot walks no more than that.
+-- after 250 versions, so that a look-up under an old snapshot walks no more than that.
 CREATE TABLE tidegate.usage (
     scope smallint NOT NULL CHECK (scope BETWEEN 0 AND 3),
     key text NOT NULL,

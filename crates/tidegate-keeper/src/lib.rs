@@ -42,6 +42,11 @@ impl Default for KeeperOptions {
     }
 }
 
+/// How often a sweep looks at everything that is due, and not only from where the last one ended.
+const SWEEP_ALL_EVERY: Duration = Duration::from_secs(60);
+/// Of so many looks for dead sessions one is for those that were removed altogether.
+const THOROUGH_EVERY: u32 = 5;
+
 /// Audits take at most one part in so many of the time.
 const AUDIT_AT_MOST: u32 = 100;
 
@@ -68,9 +73,13 @@ struct Sweeper {
 
 impl Sweeper {
     async fn run(self) {
-        let mut swept = Swept::default();
+        let (mut swept, mut since) = (Swept::default(), Instant::now());
         let mut returned = self.store.returned_bell();
         loop {
+            if since.elapsed() > SWEEP_ALL_EVERY {
+                // A clock that was set back may have put something behind what was swept.
+                (swept, since) = (Swept::default(), Instant::now());
+            }
             let pause = match self.sweep(&mut swept).await {
                 Ok(due) => self.until_next(due),
                 Err(error) => {
@@ -87,14 +96,15 @@ impl Sweeper {
         loop {
             let due = self.store.due(*swept).await?;
             let mut moved = 0;
-            if due.deadline.is_some_and(|deadline| deadline <= due.now) {
+            if due.late {
                 let (expired, until) = self.store.expire_waiting(*swept).await?;
                 metrics::counter!("tidegate_keeper_expired_total").increment(expired as u64);
                 *swept = until;
                 moved += expired;
             }
             if due.eligible.is_some_and(|eligible| eligible <= due.now) {
-                let promoted = self.store.promote_due(&self.options.limits).await?;
+                let (promoted, until) = self.store.promote_due(&self.options.limits, *swept).await?;
+                *swept = until;
                 metrics::counter!("tidegate_keeper_promoted_total").increment(promoted as u64);
                 moved += promoted;
             }
@@ -104,10 +114,10 @@ impl Sweeper {
         }
     }
 
-    /// Sleeps until the next thing is due, but never longer than the interval: what comes in meanwhile may be due
-    /// earlier.
+    /// Sleeps until the next deferred task is due, but never longer than the interval: what comes in meanwhile may be
+    /// due earlier, and deadlines are looked for by the clock.
     fn until_next(&self, due: Due) -> Duration {
-        let next = [due.deadline, due.eligible].into_iter().flatten().filter(|at| *at > due.now).min();
+        let next = due.eligible.filter(|at| *at > due.now);
         let until = next
             .map_or(self.options.sweep_interval, |at| Duration::from_millis(u64::try_from(at - due.now).unwrap_or(0)));
         until.clamp(Duration::from_millis(1), self.options.sweep_interval)
@@ -115,8 +125,11 @@ impl Sweeper {
 }
 
 async fn reap(store: Store, options: KeeperOptions) {
+    let mut round = 0_u32;
     loop {
-        match store.reap_lost().await {
+        let thorough = round.is_multiple_of(THOROUGH_EVERY);
+        round = round.wrapping_add(1);
+        match store.reap_lost(thorough).await {
             Ok(lost) => {
                 metrics::counter!("tidegate_leases_reaped_total").increment(lost as u64);
                 if lost > 0 {

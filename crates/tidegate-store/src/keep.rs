@@ -25,18 +25,25 @@ pub const SWEEP: usize = 500;
 /// The lease time of a session whose row is gone.
 const UNKNOWN_LEASE: Duration = Duration::from_secs(15);
 
-const DUE: &str = "SELECT tidegate.now_ms() AS now_ms, \
-    (SELECT r.deadline_ms FROM tidegate.ready r WHERE r.deadline_ms > $1 ORDER BY r.deadline_ms LIMIT 1) AS queued_deadline, \
-    (SELECT d.deadline_ms FROM tidegate.deferred d WHERE d.deadline_ms > $1 ORDER BY d.deadline_ms LIMIT 1) AS deferred_deadline, \
-    (SELECT d.eligible_ms FROM tidegate.deferred d WHERE d.eligible_ms > $2 ORDER BY d.eligible_ms LIMIT 1) AS eligible";
+// What was claimed leaves dead entries in the index of deadlines, nearly all of them in the future: the look goes from
+// the last sweep to now, and never on to find the next.
+const DUE: &str = "SELECT n.now_ms, \
+    EXISTS (SELECT FROM tidegate.ready r WHERE r.deadline_ms > $1 AND r.deadline_ms <= n.now_ms) \
+        OR EXISTS (SELECT FROM tidegate.deferred d WHERE d.deadline_ms > $1 AND d.deadline_ms <= n.now_ms) AS late, \
+    (SELECT d.eligible_ms FROM tidegate.deferred d WHERE d.eligible_ms >= $2 ORDER BY d.eligible_ms LIMIT 1) AS eligible \
+    FROM (SELECT tidegate.now_ms() AS now_ms) n";
+const ANY_EXPIRED: &str =
+    "SELECT EXISTS (SELECT FROM tidegate.heartbeat h WHERE h.expires_ms <= (SELECT tidegate.now_ms()))";
 const ANY_LOST: &str = "SELECT EXISTS (SELECT FROM tidegate.lease l WHERE NOT EXISTS \
     (SELECT FROM tidegate.heartbeat h WHERE h.session_id = l.session_id AND h.expires_ms > (SELECT tidegate.now_ms())))";
+const FORGET_EXPIRED: &str = "DELETE FROM tidegate.heartbeat h WHERE h.expires_ms <= (SELECT tidegate.now_ms()) \
+    AND NOT EXISTS (SELECT FROM tidegate.lease l WHERE l.session_id = h.session_id)";
 const LATE_QUEUED: &str = "SELECT tidegate.now_ms() AS now_ms, r.* FROM tidegate.ready r \
     WHERE r.deadline_ms > $1 AND r.deadline_ms <= (SELECT tidegate.now_ms()) ORDER BY r.deadline_ms LIMIT $2";
 const LATE_DEFERRED: &str = "SELECT tidegate.now_ms() AS now_ms, d.* FROM tidegate.deferred d \
     WHERE d.deadline_ms > $1 AND d.deadline_ms <= (SELECT tidegate.now_ms()) ORDER BY d.deadline_ms LIMIT $2";
 const DUE_DEFERRED: &str = "SELECT tidegate.now_ms() AS now_ms, d.* FROM tidegate.deferred d \
-    WHERE d.eligible_ms <= (SELECT tidegate.now_ms()) ORDER BY d.eligible_ms LIMIT $1";
+    WHERE d.eligible_ms >= $1 AND d.eligible_ms <= (SELECT tidegate.now_ms()) ORDER BY d.eligible_ms LIMIT $2";
 const ROOM: &str = include_str!("room.sql");
 
 /// When something is due next, by the database's clock.
@@ -44,32 +51,28 @@ const ROOM: &str = include_str!("room.sql");
 pub struct Due {
     /// The database's clock.
     pub now: EpochMs,
-    /// The next deadline of a waiting task.
-    pub deadline: Option<EpochMs>,
+    /// Whether some waiting task's deadline has passed.
+    pub late: bool,
     /// The next instant at which a deferred task may run.
     pub eligible: Option<EpochMs>,
 }
 
 /// How far a keeper has swept: what was due before then is gone, so no sweep walks its dead entries again. Every
-/// deadline that comes in later lies after it.
+/// deadline, and every instant of eligibility, that comes in later lies after it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Swept {
     /// Deadlines up to here.
     pub deadline: EpochMs,
+    /// Instants of eligibility before here.
+    pub eligible: EpochMs,
 }
 
 impl Store {
     /// When something is due next, seen without a lock.
     pub async fn due(&self, swept: Swept) -> Result<Due, StoreError> {
-        let rows = self.read(sqlx::query(DUE).bind(swept.deadline).bind(0_i64)).await?;
+        let rows = self.read(sqlx::query(DUE).bind(swept.deadline).bind(swept.eligible)).await?;
         let Some(row) = rows.first() else { return Ok(Due::default()) };
-        let (queued, deferred): (Option<i64>, Option<i64>) =
-            (row.try_get("queued_deadline")?, row.try_get("deferred_deadline")?);
-        Ok(Due {
-            now: row.try_get("now_ms")?,
-            deadline: [queued, deferred].into_iter().flatten().min(),
-            eligible: row.try_get("eligible")?,
-        })
+        Ok(Due { now: row.try_get("now_ms")?, late: row.try_get("late")?, eligible: row.try_get("eligible")? })
     }
 
     /// Ends waiting tasks whose deadline has passed. Returns how many, and how far it swept; fewer than [`SWEEP`] means
@@ -95,7 +98,7 @@ impl Store {
         }
         self.finish(changes, tx, now).await?;
         let complete = queued.len() < SWEEP && deferred.len() < SWEEP;
-        Ok((count, if complete { Swept { deadline: now } } else { swept }))
+        Ok((count, if complete { Swept { deadline: now, ..swept } } else { swept }))
     }
 
     async fn end_late(
@@ -125,13 +128,15 @@ impl Store {
     }
 
     /// Moves deferred tasks whose time has come to the queue, as far as it has room; those with too little time left
-    /// end. Returns how many moved or ended; fewer than [`SWEEP`] means that none is left that could.
-    pub async fn promote_due(&self, limits: &Limits) -> Result<usize, StoreError> {
+    /// end. Returns how many moved or ended, and how far it swept; fewer than [`SWEEP`] means that none is left that
+    /// could.
+    pub async fn promote_due(&self, limits: &Limits, swept: Swept) -> Result<(usize, Swept), StoreError> {
         let mut tx = self.inner_ref().connections.begin(true).await?;
         let room_row = tx.call(|conn| sqlx::query(ROOM).fetch_one(conn)).await?;
         let mut room =
             Room { queued: room_row.try_get("queued")?, running: room_row.try_get("running")?, ..Room::default() };
-        let rows = tx.call(|conn| sqlx::query(DUE_DEFERRED).bind(SWEEP as i64).fetch_all(conn)).await?;
+        let rows =
+            tx.call(|conn| sqlx::query(DUE_DEFERRED).bind(swept.eligible).bind(SWEEP as i64).fetch_all(conn)).await?;
         let (mut changes, mut count, mut now) = (Changes::default(), 0, 0);
         for row in &rows {
             now = row.try_get("now_ms")?;
@@ -159,16 +164,30 @@ impl Store {
         }
         if count == 0 {
             tx.rollback().await;
-            return Ok(0);
+            return Ok((0, swept));
         }
         self.finish(changes, tx, now).await?;
-        Ok(count)
+        let complete = rows.len() < SWEEP && count == rows.len();
+        Ok((count, if complete { Swept { eligible: now, ..swept } } else { swept }))
     }
 
     /// Settles the attempts of sessions that died. Returns how many; fewer than [`SWEEP`] means that none is left.
-    pub async fn reap_lost(&self) -> Result<usize, StoreError> {
-        let any = self.read(sqlx::query(ANY_LOST)).await?;
-        if !any.first().map(|row| row.try_get::<bool, _>(0)).transpose()?.unwrap_or(false) {
+    ///
+    /// Leases are looked through only where some session has expired, or with `thorough`, which also finds those whose
+    /// session was removed altogether: the table is small, but under an old snapshot full of dead rows.
+    pub async fn reap_lost(&self, thorough: bool) -> Result<usize, StoreError> {
+        let any = async |sql: &'static str| -> Result<bool, StoreError> {
+            let rows = self.read(sqlx::query(sql)).await?;
+            Ok(rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(false))
+        };
+        let expired = any(ANY_EXPIRED).await?;
+        if !(expired || thorough) {
+            return Ok(0);
+        }
+        if !any(ANY_LOST).await? {
+            if expired {
+                self.read(sqlx::query(FORGET_EXPIRED)).await?;
+            }
             return Ok(0);
         }
         let mut tx = self.inner_ref().connections.begin(true).await?;

@@ -15,7 +15,7 @@ use crate::error::StoreError;
 
 /// Versions after which a counter row is replaced by the next generation, so that under an old snapshot no look-up
 /// walks more dead rows than this.
-const ROTATE_AFTER: i32 = 1_000;
+const ROTATE_AFTER: i32 = 250;
 
 /// What is counted, signed, for one task or many.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

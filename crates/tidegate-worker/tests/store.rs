@@ -77,7 +77,7 @@ impl Cell {
     /// Waits until the handler of `count` has been called so often. RUNNING comes earlier: with the claim.
     async fn until_run(&self, runs: usize) {
         poll_until(LIMIT, &format!("run {runs}"), async || {
-            self.store.promote_due(&Limits::default()).await.unwrap();
+            self.store.promote_due(&Limits::default(), Default::default()).await.unwrap();
             (self.runs.load(Ordering::SeqCst) == runs).then_some(())
         })
         .await;
@@ -176,7 +176,7 @@ async fn a_lost_session_is_replaced_and_its_task_runs_again_under_a_larger_fence
     let id = cell.submit("count", "null", None).await;
     cell.until_run(1).await;
     sqlx::query("DELETE FROM tidegate.heartbeat").execute(&mut cell.db.connect().await).await.unwrap();
-    poll_until(LIMIT, "the loss to be found", async || (cell.store.reap_lost().await.unwrap() == 1).then_some(()))
+    poll_until(LIMIT, "the loss to be found", async || (cell.store.reap_lost(true).await.unwrap() == 1).then_some(()))
         .await;
     cell.until_run(2).await;
     let task = cell.task(id).await;

@@ -82,7 +82,7 @@ async fn a_stale_fence_changes_nothing() {
     let session = cell.session(4).await;
     let first = cell.claim(&session).await;
     assert_eq!(cell.settle(&session, &first, Ending::HandedBack).await, Settled::Returned(Reason::HandedBack));
-    assert_eq!(cell.store.promote_due(&Default::default()).await.unwrap(), 1);
+    assert_eq!(cell.store.promote_due(&Default::default(), Default::default()).await.unwrap().0, 1);
     let second = cell.claim(&session).await;
     assert_eq!((second.id, second.fence, second.attempt), (id, Fence(2), 1));
     for ending in [Ending::Completed, FAILED, Ending::Cancelled, Ending::HandedBack, Ending::DeadlineHit] {
@@ -109,7 +109,7 @@ async fn a_failure_is_retried_until_its_attempts_are_used_up() {
     assert_eq!(session.turn(&[failed], 0).await.unwrap().settled, [Settled::Returned(Reason::RetryBackoff)]);
     assert_eq!(cell.status(id).await, (Status::Deferred, Some(Reason::RetryBackoff)));
     cell.assert_sound().await;
-    assert_eq!(cell.store.promote_due(&Default::default()).await.unwrap(), 1);
+    assert_eq!(cell.store.promote_due(&Default::default(), Default::default()).await.unwrap().0, 1);
     let second = cell.claim(&session).await;
     assert_eq!(second.attempt, 2);
     assert_eq!(cell.settle(&session, &second, FAILED).await, Settled::Ended(Status::Failed));
@@ -160,9 +160,9 @@ async fn a_delayed_task_waits_for_its_time() {
     submission.timing = Timing { start: Start::After(1_500), ..Timing::default() };
     let id = cell.add(submission).await;
     assert_eq!(cell.status(id).await, (Status::Deferred, Some(Reason::Scheduled)));
-    assert_eq!(cell.store.promote_due(&Default::default()).await.unwrap(), 0);
+    assert_eq!(cell.store.promote_due(&Default::default(), Default::default()).await.unwrap().0, 0);
     tidegate_testkit::poll_until(Duration::from_secs(10), "its time", async || {
-        (cell.store.promote_due(&Default::default()).await.unwrap() == 1).then_some(())
+        (cell.store.promote_due(&Default::default(), Default::default()).await.unwrap().0 == 1).then_some(())
     })
     .await;
     let task = cell.store.task(&tenant(), id).await.unwrap().unwrap();
@@ -177,9 +177,9 @@ async fn the_leases_of_a_silent_session_are_reaped_and_its_late_report_changes_n
     let id = cell.add(cell.submission()).await;
     let session = cell.session_with(4, Duration::from_millis(200)).await;
     let task = cell.claim(&session).await;
-    assert_eq!(cell.store.reap_lost().await.unwrap(), 0);
+    assert_eq!(cell.store.reap_lost(true).await.unwrap(), 0);
     tidegate_testkit::poll_until(Duration::from_secs(10), "the lease to be reaped", async || {
-        (cell.store.reap_lost().await.unwrap() == 1).then_some(())
+        (cell.store.reap_lost(true).await.unwrap() == 1).then_some(())
     })
     .await;
     assert_eq!(cell.status(id).await, (Status::Deferred, Some(Reason::WorkerLost)));
@@ -192,7 +192,7 @@ async fn the_leases_of_a_silent_session_are_reaped_and_its_late_report_changes_n
         matches!(session.turn(&[], 1).await, Ok(turn) if turn.claimed.is_empty()),
         "nothing waits in the queue yet"
     );
-    assert_eq!(cell.store.promote_due(&Default::default()).await.unwrap(), 1);
+    assert_eq!(cell.store.promote_due(&Default::default(), Default::default()).await.unwrap().0, 1);
     assert!(matches!(session.turn(&[], 1).await, Err(tidegate_store::StoreError::SessionLost)));
     let next = cell.session(4).await;
     let again = cell.claim(&next).await;
@@ -209,10 +209,10 @@ async fn three_losses_are_enough() {
         cell.claim(&session).await;
         session.close().await.unwrap();
         tidegate_testkit::poll_until(Duration::from_secs(20), "the lease to be reaped", async || {
-            (cell.store.reap_lost().await.unwrap() == 1).then_some(())
+            (cell.store.reap_lost(true).await.unwrap() == 1).then_some(())
         })
         .await;
-        cell.store.promote_due(&Default::default()).await.unwrap();
+        cell.store.promote_due(&Default::default(), Default::default()).await.unwrap();
     }
     assert_eq!(cell.status(id).await, (Status::Failed, Some(Reason::Quarantined)));
     let attempts = cell.store.attempts(&tenant(), id).await.unwrap().unwrap();
