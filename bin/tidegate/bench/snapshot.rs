@@ -11,7 +11,7 @@ use tidegate_store::StoreError;
 use tidegate_store::yardstick::{HeldSnapshot, PlainQueue, record_bytes};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::ground::{Ground, broken};
@@ -21,7 +21,8 @@ use super::report::{Figure, Goal, Section, grouped, per_second, ratio};
 use crate::cli::SnapshotBenchArgs;
 use crate::exit::Failure;
 
-/// How long the stream runs before it is measured: counters have their generations, autovacuum has seen the tables.
+/// How long the stream runs before it is measured, at most: counters have their generations, autovacuum has seen the
+/// tables. Never more than a third of the whole.
 const WARM_UP: Duration = Duration::from_secs(5);
 /// The first and the last seconds that are compared, at most; never more than a third of the whole.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -33,6 +34,8 @@ const SUBMITTERS: usize = 1_000;
 const PAYLOAD_BYTES: u32 = 100;
 /// The pause of a claimer that found nothing.
 const NOTHING_FOUND: Duration = Duration::from_millis(1);
+/// The longest that the rest of a stream may take to run dry.
+const RUN_DRY: Duration = Duration::from_secs(60);
 /// How much of its first rate must be left at the end.
 const HOLDS: Goal = Goal::AtLeast(0.85, None);
 
@@ -86,6 +89,7 @@ struct Pace {
 
 /// A stream in which a new task comes for each that is done, so that as many wait at the end as at the begin.
 struct Stream {
+    tasks: usize,
     room: Semaphore,
     done: AtomicUsize,
     stop: CancellationToken,
@@ -93,8 +97,8 @@ struct Stream {
 
 impl Stream {
     fn new(tasks: u32) -> Arc<Self> {
-        let room = Semaphore::new(tasks as usize);
-        Arc::new(Self { room, done: AtomicUsize::new(0), stop: CancellationToken::new() })
+        let tasks = tasks as usize;
+        Arc::new(Self { tasks, room: Semaphore::new(tasks), done: AtomicUsize::new(0), stop: CancellationToken::new() })
     }
 
     /// Takes room for at least one task and most so many; none once the stream ends.
@@ -117,6 +121,11 @@ impl Stream {
     fn give_back(&self, tasks: usize) {
         self.done.fetch_add(tasks, Ordering::Relaxed);
         self.room.add_permits(tasks);
+    }
+
+    /// Whether it was told to stop and all that was in it is done.
+    fn is_dry(&self) -> bool {
+        self.stop.is_cancelled() && self.room.available_permits() == self.tasks
     }
 
     /// Watches the stream for its time, and ends it. Ends early if a part of it does.
@@ -149,7 +158,9 @@ impl Stream {
             }
         };
         self.stop.cancel();
-        all(parts).await?;
+        timeout(RUN_DRY, all(parts)).await.map_err(|_| {
+            Failure::Other(format!("not all that was in the stream was done {} s later", RUN_DRY.as_secs()))
+        })??;
         let [first, second, third, last] = counts[..] else {
             return Err(Failure::Other("the windows of the measurement were missed".to_owned()));
         };
@@ -158,7 +169,11 @@ impl Stream {
 }
 
 fn window(arguments: &SnapshotBenchArgs) -> Duration {
-    WINDOW.min(Duration::from_secs(u64::from(arguments.seconds) / 3))
+    WINDOW.min(third(arguments))
+}
+
+fn third(arguments: &SnapshotBenchArgs) -> Duration {
+    Duration::from_secs(u64::from(arguments.seconds) / 3)
 }
 
 async fn hold(ground: &Ground, hold: bool) -> Result<Option<HeldSnapshot>, Failure> {
@@ -184,6 +199,8 @@ async fn ours(
 ) -> Result<(Pace, f64, String), Failure> {
     let cell = Arc::new(Cell::open(ground.url(), KINDS, arguments.priorities, payload_of(PAYLOAD_BYTES)).await?);
     let stream = Stream::new(arguments.waiting);
+    // Whatever becomes of the rest, the upkeep ends with it.
+    let _stop = stream.stop.clone().drop_guard();
     // The upkeep is a part of the system: its looks must not walk the dead either.
     let keeper = KeeperOptions {
         limits: Limits { max_queued: MAX_QUEUED, max_bytes: MAX_BYTES, ..Limits::default() },
@@ -209,7 +226,7 @@ async fn ours(
                 let claimed = turn(&session, &reports, TURN).await?;
                 stream.give_back(reports.len());
                 if claimed.is_empty() && reports.is_empty() {
-                    if stream.stop.is_cancelled() {
+                    if stream.is_dry() {
                         return Ok(());
                     }
                     sleep(NOTHING_FOUND).await;
@@ -218,7 +235,7 @@ async fn ours(
             }
         }
     });
-    sleep(WARM_UP).await;
+    sleep(WARM_UP.min(third(arguments))).await;
     let bytes = record_bytes(ground.url()).await.map_err(|error| broken("a record cannot be measured", &error))?;
     let snapshot = hold(ground, held).await?;
     let pace = stream.watch(arguments, progress, parts).await?;
@@ -260,7 +277,7 @@ async fn plain(
                 if !jobs.is_empty() {
                     claimer.finish(&jobs).await.map_err(failed)?;
                     stream.give_back(jobs.len());
-                } else if stream.stop.is_cancelled() {
+                } else if stream.is_dry() {
                     return Ok(());
                 } else {
                     sleep(NOTHING_FOUND).await;
@@ -268,7 +285,7 @@ async fn plain(
             }
         }
     });
-    sleep(WARM_UP).await;
+    sleep(WARM_UP.min(third(arguments))).await;
     let snapshot = hold(ground, held).await?;
     let pace = stream.watch(arguments, progress, parts).await?;
     release(snapshot).await?;

@@ -22,7 +22,8 @@ use counter::QueryCounter;
 const GAP_MS: std::ops::Range<u64> = 20..60;
 /// Tasks that go before those that count.
 const WARM_UP: u32 = 10;
-/// How long a server is left alone before its idleness counts: what it does once at its start is over.
+/// How long a server is left alone before its idleness counts, at most: what it does once at its start is over. Never
+/// longer than it is watched.
 const SETTLE: Duration = Duration::from_secs(5);
 /// The longest that a task is waited for; the server is asked to wait a little less.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -102,7 +103,7 @@ async fn idle(
     let counter = QueryCounter::start(&ground.tcp_url()).await?;
     let server = Server::start(&["up"], counter.url()).await?;
     progress.begin("pickup: idleness", 1);
-    sleep(SETTLE).await;
+    sleep(SETTLE.min(arguments.idle)).await;
     let look = || {
         let postgres = ground.postmaster().and_then(cpu::of_family);
         (Instant::now(), counter.counted(), cpu::of_process(server.pid()), postgres)
