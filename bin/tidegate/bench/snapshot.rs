@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::cpu::{Meter, Spent};
 use super::ground::{Ground, broken};
 use super::load::{Cell, MAX_BYTES, MAX_QUEUED, TURN, all, completed, payload_of, turn};
 use super::progress::Progress;
@@ -61,6 +62,8 @@ pub(super) async fn run(
             let figure = Figure::new(format!("{name}, {with}: last"), pace.last, "tasks/s");
             let figure = figure.beside("first", pace.first, ratio(pace.last, pace.first));
             figures.push(if *hold && name == "tidegate" { figure.goal(HOLDS) } else { figure });
+            let what = format!("{name}, {with}: processor time, last");
+            figures.extend(pace.last_time.beside(&what, "first", pace.first_time));
         }
         ends.push((ours, plain));
         notes.push(kept);
@@ -80,11 +83,39 @@ pub(super) async fn run(
     Ok(Section { title, figures, notes })
 }
 
-/// Tasks a second at the begin and at the end.
+/// Tasks a second at the begin and at the end, and the processor time of Postgres and of us for each.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     first: f64,
     last: f64,
+    first_time: Spent,
+    last_time: Spent,
+}
+
+/// The stream at one moment.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    done: usize,
+    time: Option<Duration>,
+}
+
+impl Pace {
+    /// From readings at the begin and the end of the first and of the last window.
+    fn of(readings: &[Reading], window: Duration) -> Option<Self> {
+        let [a, b, c, d] = readings else { return None };
+        let spent = |from: &Reading, to: &Reading| {
+            let mut spent = Spent::default();
+            let time = to.time.zip(from.time).map(|(to, from)| to.saturating_sub(from));
+            spent.add(time, (to.done - from.done) as u64);
+            spent
+        };
+        Some(Self {
+            first: per_second(b.done - a.done, window),
+            last: per_second(d.done - c.done, window),
+            first_time: spent(a, b),
+            last_time: spent(c, d),
+        })
+    }
 }
 
 /// A stream in which a new task comes for each that is done, so that as many wait at the end as at the begin.
@@ -132,26 +163,27 @@ impl Stream {
     async fn watch(
         &self,
         arguments: &SnapshotBenchArgs,
+        meter: &Meter,
         progress: &Progress,
         mut parts: JoinSet<Result<(), Failure>>,
     ) -> Result<Pace, Failure> {
         let (seconds, window) = (Duration::from_secs(arguments.seconds.into()), window(arguments));
         let started = Instant::now();
-        let done = || self.done.load(Ordering::Relaxed);
+        let read = || Reading { done: self.done.load(Ordering::Relaxed), time: meter.read() };
         let watched = async {
-            let mut counts = vec![done()];
+            let mut readings = vec![read()];
             for second in 1..=arguments.seconds {
                 sleep_until(started + Duration::from_secs(second.into())).await;
                 progress.step();
                 let at = Duration::from_secs(second.into());
                 if at == window || at + window == seconds || at == seconds {
-                    counts.push(done());
+                    readings.push(read());
                 }
             }
-            counts
+            readings
         };
-        let counts = tokio::select! {
-            counts = watched => counts,
+        let readings = tokio::select! {
+            readings = watched => readings,
             ended = parts.join_next() => {
                 ended.transpose().map_err(|error| Failure::other("the stream broke off", error))?.transpose()?;
                 return Err(Failure::Other("the stream ended before its time".to_owned()));
@@ -161,10 +193,8 @@ impl Stream {
         timeout(RUN_DRY, all(parts)).await.map_err(|_| {
             Failure::Other(format!("not all that was in the stream was done {} s later", RUN_DRY.as_secs()))
         })??;
-        let [first, second, third, last] = counts[..] else {
-            return Err(Failure::Other("the windows of the measurement were missed".to_owned()));
-        };
-        Ok(Pace { first: per_second(second - first, window), last: per_second(last - third, window) })
+        Pace::of(&readings, window)
+            .ok_or_else(|| Failure::Other("the windows of the measurement were missed".to_owned()))
     }
 }
 
@@ -238,7 +268,7 @@ async fn ours(
     sleep(WARM_UP.min(third(arguments))).await;
     let bytes = record_bytes(ground.url()).await.map_err(|error| broken("a record cannot be measured", &error))?;
     let snapshot = hold(ground, held).await?;
-    let pace = stream.watch(arguments, progress, parts).await?;
+    let pace = stream.watch(arguments, &Meter::of_ourselves(ground.postmaster()), progress, parts).await?;
     release(snapshot).await?;
     upkeep.await.map_err(|error| Failure::other("the upkeep broke off", error))?;
     let kept = cell.check(stream.done.load(Ordering::Relaxed)).await?;
@@ -287,7 +317,7 @@ async fn plain(
     });
     sleep(WARM_UP.min(third(arguments))).await;
     let snapshot = hold(ground, held).await?;
-    let pace = stream.watch(arguments, progress, parts).await?;
+    let pace = stream.watch(arguments, &Meter::of_ourselves(ground.postmaster()), progress, parts).await?;
     release(snapshot).await?;
     Ok(pace)
 }

@@ -1,8 +1,5 @@
 //! `bench pickup`: how soon an idle worker starts a task that comes in, and what it costs to be idle.
 
-mod counter;
-mod cpu;
-
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -10,13 +7,14 @@ use tidegate_wire::Timestamp;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::child::Server;
+use super::counter::QueryCounter;
+use super::cpu;
 use super::ground::Ground;
 use super::http::Connection;
 use super::progress::Progress;
 use super::report::{Figure, Goal, Section, histogram, ratio};
 use crate::cli::PickupBenchArgs;
 use crate::exit::Failure;
-use counter::QueryCounter;
 
 /// The pause between two tasks, drawn anew each time so that no rhythm of ours meets one of the worker's.
 const GAP_MS: std::ops::Range<u64> = 20..60;
