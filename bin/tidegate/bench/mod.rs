@@ -4,6 +4,8 @@
 //! comparison take turns, and medians are told.
 
 mod child;
+mod counter;
+mod cpu;
 mod ground;
 mod http;
 mod load;

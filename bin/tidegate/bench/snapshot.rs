@@ -11,9 +11,10 @@ use tidegate_store::StoreError;
 use tidegate_store::yardstick::{HeldSnapshot, PlainQueue, record_bytes};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::cpu::{Meter, Spent};
 use super::ground::{Ground, broken};
 use super::load::{Cell, MAX_BYTES, MAX_QUEUED, TURN, all, completed, payload_of, turn};
 use super::progress::Progress;
@@ -21,7 +22,8 @@ use super::report::{Figure, Goal, Section, grouped, per_second, ratio};
 use crate::cli::SnapshotBenchArgs;
 use crate::exit::Failure;
 
-/// How long the stream runs before it is measured: counters have their generations, autovacuum has seen the tables.
+/// How long the stream runs before it is measured, at most: counters have their generations, autovacuum has seen the
+/// tables. Never more than a third of the whole.
 const WARM_UP: Duration = Duration::from_secs(5);
 /// The first and the last seconds that are compared, at most; never more than a third of the whole.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -33,6 +35,8 @@ const SUBMITTERS: usize = 1_000;
 const PAYLOAD_BYTES: u32 = 100;
 /// The pause of a claimer that found nothing.
 const NOTHING_FOUND: Duration = Duration::from_millis(1);
+/// The longest that the rest of a stream may take to run dry.
+const RUN_DRY: Duration = Duration::from_secs(60);
 /// How much of its first rate must be left at the end.
 const HOLDS: Goal = Goal::AtLeast(0.85, None);
 
@@ -58,6 +62,8 @@ pub(super) async fn run(
             let figure = Figure::new(format!("{name}, {with}: last"), pace.last, "tasks/s");
             let figure = figure.beside("first", pace.first, ratio(pace.last, pace.first));
             figures.push(if *hold && name == "tidegate" { figure.goal(HOLDS) } else { figure });
+            let what = format!("{name}, {with}: processor time, last");
+            figures.extend(pace.last_time.beside(&what, "first", pace.first_time));
         }
         ends.push((ours, plain));
         notes.push(kept);
@@ -77,15 +83,44 @@ pub(super) async fn run(
     Ok(Section { title, figures, notes })
 }
 
-/// Tasks a second at the begin and at the end.
+/// Tasks a second at the begin and at the end, and the processor time of Postgres and of us for each.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
     first: f64,
     last: f64,
+    first_time: Spent,
+    last_time: Spent,
+}
+
+/// The stream at one moment.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    done: usize,
+    time: Option<Duration>,
+}
+
+impl Pace {
+    /// From readings at the begin and the end of the first and of the last window.
+    fn of(readings: &[Reading], window: Duration) -> Option<Self> {
+        let [a, b, c, d] = readings else { return None };
+        let spent = |from: &Reading, to: &Reading| {
+            let mut spent = Spent::default();
+            let time = to.time.zip(from.time).map(|(to, from)| to.saturating_sub(from));
+            spent.add(time, (to.done - from.done) as u64);
+            spent
+        };
+        Some(Self {
+            first: per_second(b.done - a.done, window),
+            last: per_second(d.done - c.done, window),
+            first_time: spent(a, b),
+            last_time: spent(c, d),
+        })
+    }
 }
 
 /// A stream in which a new task comes for each that is done, so that as many wait at the end as at the begin.
 struct Stream {
+    tasks: usize,
     room: Semaphore,
     done: AtomicUsize,
     stop: CancellationToken,
@@ -93,8 +128,8 @@ struct Stream {
 
 impl Stream {
     fn new(tasks: u32) -> Arc<Self> {
-        let room = Semaphore::new(tasks as usize);
-        Arc::new(Self { room, done: AtomicUsize::new(0), stop: CancellationToken::new() })
+        let tasks = tasks as usize;
+        Arc::new(Self { tasks, room: Semaphore::new(tasks), done: AtomicUsize::new(0), stop: CancellationToken::new() })
     }
 
     /// Takes room for at least one task and most so many; none once the stream ends.
@@ -119,46 +154,56 @@ impl Stream {
         self.room.add_permits(tasks);
     }
 
+    /// Whether it was told to stop and all that was in it is done.
+    fn is_dry(&self) -> bool {
+        self.stop.is_cancelled() && self.room.available_permits() == self.tasks
+    }
+
     /// Watches the stream for its time, and ends it. Ends early if a part of it does.
     async fn watch(
         &self,
         arguments: &SnapshotBenchArgs,
+        meter: &Meter,
         progress: &Progress,
         mut parts: JoinSet<Result<(), Failure>>,
     ) -> Result<Pace, Failure> {
         let (seconds, window) = (Duration::from_secs(arguments.seconds.into()), window(arguments));
         let started = Instant::now();
-        let done = || self.done.load(Ordering::Relaxed);
+        let read = || Reading { done: self.done.load(Ordering::Relaxed), time: meter.read() };
         let watched = async {
-            let mut counts = vec![done()];
+            let mut readings = vec![read()];
             for second in 1..=arguments.seconds {
                 sleep_until(started + Duration::from_secs(second.into())).await;
                 progress.step();
                 let at = Duration::from_secs(second.into());
                 if at == window || at + window == seconds || at == seconds {
-                    counts.push(done());
+                    readings.push(read());
                 }
             }
-            counts
+            readings
         };
-        let counts = tokio::select! {
-            counts = watched => counts,
+        let readings = tokio::select! {
+            readings = watched => readings,
             ended = parts.join_next() => {
                 ended.transpose().map_err(|error| Failure::other("the stream broke off", error))?.transpose()?;
                 return Err(Failure::Other("the stream ended before its time".to_owned()));
             }
         };
         self.stop.cancel();
-        all(parts).await?;
-        let [first, second, third, last] = counts[..] else {
-            return Err(Failure::Other("the windows of the measurement were missed".to_owned()));
-        };
-        Ok(Pace { first: per_second(second - first, window), last: per_second(last - third, window) })
+        timeout(RUN_DRY, all(parts)).await.map_err(|_| {
+            Failure::Other(format!("not all that was in the stream was done {} s later", RUN_DRY.as_secs()))
+        })??;
+        Pace::of(&readings, window)
+            .ok_or_else(|| Failure::Other("the windows of the measurement were missed".to_owned()))
     }
 }
 
 fn window(arguments: &SnapshotBenchArgs) -> Duration {
-    WINDOW.min(Duration::from_secs(u64::from(arguments.seconds) / 3))
+    WINDOW.min(third(arguments))
+}
+
+fn third(arguments: &SnapshotBenchArgs) -> Duration {
+    Duration::from_secs(u64::from(arguments.seconds) / 3)
 }
 
 async fn hold(ground: &Ground, hold: bool) -> Result<Option<HeldSnapshot>, Failure> {
@@ -184,6 +229,8 @@ async fn ours(
 ) -> Result<(Pace, f64, String), Failure> {
     let cell = Arc::new(Cell::open(ground.url(), KINDS, arguments.priorities, payload_of(PAYLOAD_BYTES)).await?);
     let stream = Stream::new(arguments.waiting);
+    // Whatever becomes of the rest, the upkeep ends with it.
+    let _stop = stream.stop.clone().drop_guard();
     // The upkeep is a part of the system: its looks must not walk the dead either.
     let keeper = KeeperOptions {
         limits: Limits { max_queued: MAX_QUEUED, max_bytes: MAX_BYTES, ..Limits::default() },
@@ -209,7 +256,7 @@ async fn ours(
                 let claimed = turn(&session, &reports, TURN).await?;
                 stream.give_back(reports.len());
                 if claimed.is_empty() && reports.is_empty() {
-                    if stream.stop.is_cancelled() {
+                    if stream.is_dry() {
                         return Ok(());
                     }
                     sleep(NOTHING_FOUND).await;
@@ -218,10 +265,10 @@ async fn ours(
             }
         }
     });
-    sleep(WARM_UP).await;
+    sleep(WARM_UP.min(third(arguments))).await;
     let bytes = record_bytes(ground.url()).await.map_err(|error| broken("a record cannot be measured", &error))?;
     let snapshot = hold(ground, held).await?;
-    let pace = stream.watch(arguments, progress, parts).await?;
+    let pace = stream.watch(arguments, &Meter::of_ourselves(ground.postmaster()), progress, parts).await?;
     release(snapshot).await?;
     upkeep.await.map_err(|error| Failure::other("the upkeep broke off", error))?;
     let kept = cell.check(stream.done.load(Ordering::Relaxed)).await?;
@@ -260,7 +307,7 @@ async fn plain(
                 if !jobs.is_empty() {
                     claimer.finish(&jobs).await.map_err(failed)?;
                     stream.give_back(jobs.len());
-                } else if stream.stop.is_cancelled() {
+                } else if stream.is_dry() {
                     return Ok(());
                 } else {
                     sleep(NOTHING_FOUND).await;
@@ -268,9 +315,9 @@ async fn plain(
             }
         }
     });
-    sleep(WARM_UP).await;
+    sleep(WARM_UP.min(third(arguments))).await;
     let snapshot = hold(ground, held).await?;
-    let pace = stream.watch(arguments, progress, parts).await?;
+    let pace = stream.watch(arguments, &Meter::of_ourselves(ground.postmaster()), progress, parts).await?;
     release(snapshot).await?;
     Ok(pace)
 }

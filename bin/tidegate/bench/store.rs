@@ -7,6 +7,7 @@ use tidegate_store::yardstick::{self, PlainQueue};
 use tidegate_store::{Session, StoreError};
 use tokio::task::JoinSet;
 
+use super::cpu::{Meter, Spent};
 use super::ground::{Ground, broken};
 use super::load::{Cell, TURN, all, payload_of};
 use super::progress::Progress;
@@ -34,6 +35,15 @@ struct Round {
     raw_take: f64,
 }
 
+/// Processor time of Postgres and of us, over all rounds that count.
+#[derive(Debug, Clone, Copy, Default)]
+struct Times {
+    admission: Spent,
+    claim_and_settle: Spent,
+    raw_insert: Spent,
+    raw_claim: Spent,
+}
+
 /// Measures with tasks spread over so many flows.
 pub(super) async fn run(
     ground: &Ground,
@@ -50,6 +60,8 @@ pub(super) async fn run(
         progress.step();
         if n > 0 {
             rounds.push(round);
+        } else {
+            bench.times = Times::default();
         }
     }
     let mut figures = bench.figures(&rounds);
@@ -85,6 +97,8 @@ struct StoreBench {
     claimers: Vec<PlainQueue>,
     tasks: usize,
     submitters: usize,
+    meter: Meter,
+    times: Times,
     record_bytes: f64,
     row_bytes: f64,
     /// Tasks that ran so far.
@@ -108,7 +122,19 @@ impl StoreBench {
         let row_bytes = queue.pad_to(record_bytes).await.map_err(raw_failed)?;
         cell.drain(&sessions, SAMPLE).await?;
         let tasks = arguments.tasks as usize;
-        Ok(Self { cell, sessions, queue, claimers, tasks, submitters, record_bytes, row_bytes, ran: SAMPLE })
+        Ok(Self {
+            cell,
+            sessions,
+            queue,
+            claimers,
+            tasks,
+            submitters,
+            meter: Meter::of_ourselves(ground.postmaster()),
+            times: Times::default(),
+            record_bytes,
+            row_bytes,
+            ran: SAMPLE,
+        })
     }
 
     /// Lets both sides do the same once. Who goes first changes, so that neither always follows the other.
@@ -125,29 +151,32 @@ impl StoreBench {
     }
 
     async fn ours(&mut self, round: &mut Round) -> Result<(), Failure> {
+        let tasks = self.tasks as u64;
+        let before = self.meter.read();
         round.admission = per_second(self.tasks, self.cell.fill(self.tasks, self.submitters).await?);
+        self.times.admission.add(self.meter.since(before), tasks);
+        let before = self.meter.read();
         round.claim_and_settle = per_second(self.tasks, self.cell.drain(&self.sessions, self.tasks).await?);
+        self.times.claim_and_settle.add(self.meter.since(before), tasks);
         self.ran += self.tasks;
         Ok(())
     }
 
     async fn raw(&mut self, round: &mut Round) -> Result<(), Failure> {
-        round.raw_insert = self.raw_fill().await?;
+        let tasks = self.tasks as u64;
+        self.queue.vacuum().await.map_err(raw_failed)?;
+        let before = self.meter.read();
+        round.raw_insert = per_second(self.tasks, raw_fill(&mut self.queue, self.tasks).await.map_err(raw_failed)?);
+        self.times.raw_insert.add(self.meter.since(before), tasks);
+        self.queue.analyze().await.map_err(raw_failed)?;
+        let before = self.meter.read();
         round.raw_claim = per_second(self.tasks, raw_drain(&mut self.claimers, self.tasks, Claim::Durable).await?);
-        self.raw_fill().await?;
+        self.times.raw_claim.add(self.meter.since(before), tasks);
+        self.queue.vacuum().await.map_err(raw_failed)?;
+        raw_fill(&mut self.queue, self.tasks).await.map_err(raw_failed)?;
+        self.queue.analyze().await.map_err(raw_failed)?;
         round.raw_take = per_second(self.tasks, raw_drain(&mut self.claimers, self.tasks, Claim::None).await?);
         Ok(())
-    }
-
-    /// Fills the raw queue, whose table is clean at first and known to the planner in the end.
-    async fn raw_fill(&mut self) -> Result<f64, Failure> {
-        let filled = async {
-            self.queue.vacuum().await?;
-            let took = raw_fill(&mut self.queue, self.tasks).await?;
-            self.queue.analyze().await?;
-            Ok(took)
-        };
-        filled.await.map(|took| per_second(self.tasks, took)).map_err(raw_failed)
     }
 
     fn figures(&self, rounds: &[Round]) -> Vec<Figure> {
@@ -171,7 +200,16 @@ impl StoreBench {
             middle(|r| r.raw_take),
             ratio_of(|r| r.claim_and_settle, |r| r.raw_take),
         );
-        vec![admission, claim, take]
+        let times = &self.times;
+        let spent = [
+            times.admission.beside("processor time of admission", "raw insert of 1,000", times.raw_insert),
+            times.claim_and_settle.beside(
+                "processor time of claim + settle",
+                "raw claim of 500, delete",
+                times.raw_claim,
+            ),
+        ];
+        [admission, claim, take].into_iter().chain(spent.into_iter().flatten()).collect()
     }
 
     /// Claims and settles again while many more tasks wait; then runs those too. The rate without them is that of the

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::child::Server;
+use super::cpu::{Meter, Spent};
 use super::ground::Ground;
 use super::load::payload_of;
 use super::progress::Progress;
@@ -32,9 +33,10 @@ pub(super) async fn run(ground: &Ground, arguments: &HttpBenchArgs, progress: &P
     progress.begin("http: servers start", 1);
     let server = Server::start(&["serve"], ground.url()).await?;
     let bare = Server::start(&["bench", "bare"], ground.url()).await?;
-    let (ours, raw) = (load_of(arguments, &server), load_of(arguments, &bare));
+    let mut ours = Side::new(ground, arguments, &server);
+    let mut raw = Side::new(ground, arguments, &bare);
     for side in [&ours, &raw] {
-        Load { time: WARM_UP, ..side.clone() }.run().await?;
+        Load { time: WARM_UP, ..side.load.clone() }.run().await?;
     }
     progress.begin("http: rounds", u64::from(arguments.rounds));
     let mut rounds = Vec::new();
@@ -53,7 +55,30 @@ pub(super) async fn run(ground: &Ground, arguments: &HttpBenchArgs, progress: &P
     progress.end();
     server.stop().await?;
     bare.stop().await?;
-    Ok(section(arguments, &rounds))
+    let mut section = section(arguments, &rounds);
+    section.figures.extend(ours.spent.beside("processor time, server and Postgres", "bare handler", raw.spent));
+    Ok(section)
+}
+
+/// One of the two, and what its server and Postgres have spent on it.
+struct Side {
+    load: Load,
+    meter: Meter,
+    spent: Spent,
+}
+
+impl Side {
+    fn new(ground: &Ground, arguments: &HttpBenchArgs, server: &Server) -> Self {
+        let meter = Meter::new(ground.postmaster(), server.pid());
+        Self { load: load_on(arguments, server.address()), meter, spent: Spent::default() }
+    }
+
+    async fn run(&mut self) -> Result<Measured, Failure> {
+        let before = self.meter.read();
+        let measured = self.load.run().await?;
+        self.spent.add(self.meter.since(before), measured.latency.len());
+        Ok(measured)
+    }
 }
 
 /// Loads a server that runs already.
@@ -79,10 +104,6 @@ pub(super) async fn run_against(
 }
 
 const PERCENTILES: [(&str, f64); 3] = [("p50", 50.0), ("p99", 99.0), ("p99.9", 99.9)];
-
-fn load_of(arguments: &HttpBenchArgs, server: &Server) -> Load {
-    load_on(arguments, server.address())
-}
 
 fn load_on(arguments: &HttpBenchArgs, address: std::net::SocketAddr) -> Load {
     let body = format!("{{\"kind\":\"echo\",\"payload\":{}}}", payload_of(PAYLOAD_BYTES));

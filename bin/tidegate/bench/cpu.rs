@@ -2,8 +2,67 @@
 
 use std::time::Duration;
 
+use super::report::{Figure, ratio};
+
 /// Clock ticks a second in `/proc`: part of Linux's interface, the same on all machines whatever the kernel's own clock.
 const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Reads the processor time of what is measured: much less of a machine's other work shows in it than in a rate.
+#[derive(Debug, Clone)]
+pub(super) struct Meter {
+    postmaster: Option<i32>,
+    process: i32,
+}
+
+impl Meter {
+    /// Of a Postgres, where it is ours to look at, and a process.
+    pub(super) fn new(postmaster: Option<i32>, process: i32) -> Self {
+        Self { postmaster, process }
+    }
+
+    /// Of a Postgres and this process.
+    pub(super) fn of_ourselves(postmaster: Option<i32>) -> Self {
+        Self::new(postmaster, std::process::id() as i32)
+    }
+
+    /// The time that both have spent so far. Nothing where Postgres is not ours: half of it would mislead.
+    pub(super) fn read(&self) -> Option<Duration> {
+        Some(of_family(self.postmaster?)? + of_process(self.process)?)
+    }
+
+    /// The time that both have spent since an earlier reading.
+    pub(super) fn since(&self, earlier: Option<Duration>) -> Option<Duration> {
+        Some(self.read()?.saturating_sub(earlier?))
+    }
+}
+
+/// Time for so many, summed up.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Spent {
+    time: Duration,
+    count: u64,
+}
+
+impl Spent {
+    /// Adds time that was spent on so many.
+    pub(super) fn add(&mut self, time: Option<Duration>, count: u64) {
+        if let Some(time) = time {
+            self.time += time;
+            self.count += count;
+        }
+    }
+
+    /// Microseconds for each; none where nothing was measured.
+    pub(super) fn micros(self) -> Option<f64> {
+        (self.count > 0).then(|| self.time.as_secs_f64() * 1e6 / self.count as f64)
+    }
+
+    /// A figure that holds it against another.
+    pub(super) fn beside(self, what: &str, name: &str, other: Self) -> Option<Figure> {
+        let (ours, theirs) = (self.micros()?, other.micros()?);
+        Some(Figure::new(what, ours, "µs each").beside(name, theirs, ratio(ours, theirs)))
+    }
+}
 
 /// What one process says of itself.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,8 +1,5 @@
 //! `bench pickup`: how soon an idle worker starts a task that comes in, and what it costs to be idle.
 
-mod counter;
-mod cpu;
-
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -10,19 +7,21 @@ use tidegate_wire::Timestamp;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::child::Server;
+use super::counter::QueryCounter;
+use super::cpu;
 use super::ground::Ground;
 use super::http::Connection;
 use super::progress::Progress;
 use super::report::{Figure, Goal, Section, histogram, ratio};
 use crate::cli::PickupBenchArgs;
 use crate::exit::Failure;
-use counter::QueryCounter;
 
 /// The pause between two tasks, drawn anew each time so that no rhythm of ours meets one of the worker's.
 const GAP_MS: std::ops::Range<u64> = 20..60;
 /// Tasks that go before those that count.
 const WARM_UP: u32 = 10;
-/// How long a server is left alone before its idleness counts: what it does once at its start is over.
+/// How long a server is left alone before its idleness counts, at most: what it does once at its start is over. Never
+/// longer than it is watched.
 const SETTLE: Duration = Duration::from_secs(5);
 /// The longest that a task is waited for; the server is asked to wait a little less.
 const LONGEST: Duration = Duration::from_secs(10);
@@ -102,7 +101,7 @@ async fn idle(
     let counter = QueryCounter::start(&ground.tcp_url()).await?;
     let server = Server::start(&["up"], counter.url()).await?;
     progress.begin("pickup: idleness", 1);
-    sleep(SETTLE).await;
+    sleep(SETTLE.min(arguments.idle)).await;
     let look = || {
         let postgres = ground.postmaster().and_then(cpu::of_family);
         (Instant::now(), counter.counted(), cpu::of_process(server.pid()), postgres)
