@@ -11,7 +11,7 @@ use super::command::run;
 use super::find::Binaries;
 
 /// For every cluster. Only this machine can connect; time and messages do not depend on the machine's locale.
-const COMMON: [(&str, &str); 11] = [
+const COMMON: [(&str, &str); 10] = [
     ("listen_addresses", "127.0.0.1"),
     ("unix_socket_permissions", "0700"),
     ("logging_collector", "off"),
@@ -20,8 +20,6 @@ const COMMON: [(&str, &str); 11] = [
     ("log_timezone", "UTC"),
     // Every replica and worker process holds a pool of tens; tests open many small ones.
     ("max_connections", "200"),
-    // The hot tables and their indexes fit many times over; more is left to the page cache.
-    ("shared_buffers", "256MB"),
     // Compilation costs more than any of the short statements here.
     ("jit", "off"),
     // Planning for solid-state disks.
@@ -31,14 +29,23 @@ const COMMON: [(&str, &str); 11] = [
 ];
 
 /// What "accepted" means: on the disk before anybody is told.
-const DURABLE: [(&str, &str); 5] = [
+const DURABLE: [(&str, &str); 9] = [
     ("fsync", "on"),
     ("synchronous_commit", "on"),
     ("full_page_writes", "on"),
     // A queue rewrites its pages all the time; checkpoints far apart write each of them once.
     ("max_wal_size", "4GB"),
     ("checkpoint_timeout", "15min"),
+    ("wal_buffers", "16MB"),
+    // Records come in by the megabyte a second: somebody other than the door should write them out.
+    ("bgwriter_delay", "20ms"),
+    ("bgwriter_lru_maxpages", "1000"),
+    ("bgwriter_lru_multiplier", "4"),
 ];
+
+/// Memory of the machine, from so many GiB on, and what the server takes of it for its buffers: enough for the hot
+/// tables many times over and for the records of the last minutes, which are touched once more when they end.
+const SHARED_BUFFERS: [(u64, &str); 3] = [(6, "1GB"), (2, "256MB"), (0, "128MB")];
 
 /// For tests: no disk is waited for.
 const THROW_AWAY: [(&str, &str); 4] =
@@ -56,7 +63,23 @@ pub(crate) fn of(purpose: Purpose) -> Vec<(&'static str, &'static str)> {
         Purpose::Durable | Purpose::Measured => &DURABLE,
         Purpose::ThrowAway => &THROW_AWAY,
     };
-    COMMON.iter().chain(special).copied().collect()
+    let buffers = match purpose {
+        Purpose::ThrowAway => "256MB",
+        Purpose::Durable | Purpose::Measured => shared_buffers(memory_gib()),
+    };
+    COMMON.iter().chain(special).copied().chain([("shared_buffers", buffers)]).collect()
+}
+
+fn shared_buffers(memory_gib: u64) -> &'static str {
+    SHARED_BUFFERS.iter().find(|(from, _)| memory_gib >= *from).map_or("128MB", |(_, buffers)| buffers)
+}
+
+/// The machine's memory; where it cannot be told, as if there were little.
+fn memory_gib() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total =
+        text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    total.unwrap_or(0) >> 20
 }
 
 /// Adds one setting to the command line of a server.
