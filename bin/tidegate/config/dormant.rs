@@ -1,6 +1,7 @@
 //! What is read and kept, and not acted on yet: nobody should believe in a limit that does not hold.
 
 use serde_json::Value;
+use tidegate_core::kind_policy::KindPolicy;
 
 use super::{Config, DEFAULTS};
 
@@ -41,6 +42,10 @@ impl Config {
             let steps: Vec<_> = pattern.split('/').skip(1).collect();
             differing(&ours, &usual, &steps, String::new(), &mut found);
         }
+        // A kind has no default to differ from, but its policy has.
+        let usual = KindPolicy::default().cost_overrun;
+        let untouched: Vec<_> = self.kinds.iter().filter(|(_, kind)| kind.policy().cost_overrun == usual).collect();
+        found.retain(|key| !untouched.iter().any(|(name, _)| *key == format!("kinds.{name}.cost_overrun")));
         found
     }
 }

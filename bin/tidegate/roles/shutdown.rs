@@ -54,8 +54,8 @@ pub(crate) fn on_signal() -> io::Result<Shutdown> {
             }
         };
         let name = next().await;
-        tracing::info!(signal = name, "stopping; another signal leaves at once");
         told.stop.cancel();
+        tracing::info!(signal = name, "stopping; another signal leaves at once");
         let name = next().await;
         tracing::warn!(signal = name, "leaving at once");
         told.leave_at_once();

@@ -43,6 +43,12 @@ pub fn check(text: &str, max_depth: usize) -> Result<(), JsonError> {
     Walker::new(text, max_depth).walk(&mut Ignore)
 }
 
+/// Checks only that `text` is one JSON value, however deep and whatever its strings hold: for a list whose items are
+/// checked one by one.
+pub fn check_syntax(text: &str) -> Result<(), JsonError> {
+    Walker::new(text, usize::MAX).walk(&mut Repairs(Vec::new()))
+}
+
 /// SHA-256 of the value with the keys of objects sorted, numbers as written, strings by what they mean, and white
 /// space dropped: two bodies that say the same have the same hash. The text must have passed [`check`].
 pub fn canonical_sha256(text: &str) -> [u8; 32] {
@@ -458,6 +464,15 @@ mod tests {
         assert_eq!(fault(&nested(64)), None);
         assert_eq!(fault(&nested(65)).map(|(fault, _)| fault), Some(Fault::TooDeep));
         assert_eq!(fault(&"[{\"a\":".repeat(1_000_000)).map(|(fault, _)| fault), Some(Fault::TooDeep));
+    }
+
+    #[test]
+    fn syntax_alone_lets_pass_what_each_item_is_asked_for() {
+        let deep = format!("[{}1{}]", "[".repeat(500), "]".repeat(500));
+        for good in ["[\"\\u0000\",\"\\ud800\"]", deep.as_str()] {
+            assert!(check_syntax(good).is_ok() && check(good, MAX_DEPTH).is_err(), "{good}");
+        }
+        assert!(check_syntax("[1,]").is_err());
     }
 
     #[test]

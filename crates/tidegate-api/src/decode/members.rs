@@ -22,6 +22,20 @@ pub(crate) fn document(text: &str, max_depth: usize) -> Result<&RawValue, Reject
     serde_json::from_str(text).map_err(|_| Rejection::fault(Fault::InvalidJson, "the body is not JSON"))
 }
 
+/// Checks a body whose items are checked one by one: that it is JSON.
+pub(crate) fn list_document(text: &str) -> Result<&RawValue, Rejection> {
+    json::check_syntax(text).map_err(refuse)?;
+    serde_json::from_str(text).map_err(|_| Rejection::fault(Fault::InvalidJson, "the body is not JSON"))
+}
+
+/// Checks one item of such a body, at `pointer`.
+pub(crate) fn check_item(raw: &RawValue, max_depth: usize, pointer: &str) -> Result<(), Rejection> {
+    json::check(raw.get(), max_depth).map_err(|mut error| {
+        error.pointer.insert_str(0, pointer);
+        refuse(error)
+    })
+}
+
 fn refuse(error: JsonError) -> Rejection {
     match error.fault {
         json::Fault::Syntax => {

@@ -7,7 +7,7 @@ mod submission;
 mod value;
 
 pub(crate) use headers::{SubmitHeaders, no_idempotency_key};
-pub(crate) use members::{Members, array, document, duplicate, missing, unknown};
+pub(crate) use members::{Members, array, check_item, document, duplicate, list_document, missing, unknown};
 pub(crate) use query::{cursor, filter, no_parameters, wait};
 #[cfg(test)]
 pub(crate) use submission::NAMES as MEMBER_NAMES;

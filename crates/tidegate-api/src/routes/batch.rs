@@ -18,8 +18,8 @@ use crate::routes::submit::{admit, before_reading, refuse_payload};
 use crate::settings::{App, Shared};
 use crate::{answer, body};
 
-/// A payload sits three levels deep in the body: in a task, in the list, in the body's object.
-const MAX_DEPTH: usize = MAX_PAYLOAD_DEPTH + 3;
+/// A payload sits one level deep in its task.
+const MAX_DEPTH: usize = MAX_PAYLOAD_DEPTH + 1;
 
 /// Submits many tasks.
 #[utoipa::path(
@@ -57,7 +57,7 @@ pub(crate) async fn submit_batch(State(app): State<App>, request: Request) -> Re
         }
     };
     let received = body::read(&app, &parts.headers, body, app.settings.max_body_bytes).await?;
-    let document = decode::document(received.text()?, MAX_DEPTH)?;
+    let document = decode::list_document(received.text()?)?;
     let tasks = tasks(document)?;
     // All are offered at once, so that they share a commit; they are taken in the order they are offered in.
     let offers = tasks.iter().enumerate().map(|(at, raw)| offer(&app, &tenant, &headers, raw, at, arrived));
@@ -108,6 +108,7 @@ async fn try_offer(
     arrived: Instant,
 ) -> Result<BatchItem<'static>, Rejection> {
     let base = format!("/tasks/{at}");
+    decode::check_item(raw, MAX_DEPTH, &base)?;
     let draft = decode::draft(app, headers, raw, &base)?;
     let submission = draft.submission(app.backend.next_id(), tenant, headers, None);
     if decode::payload_too_large(app, &draft) {
