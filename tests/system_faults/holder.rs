@@ -43,7 +43,9 @@ async fn an_api_that_is_stopped_inside_its_transaction_holds_the_others_up_for_3
     let (proxy, slow_url) = FaultProxy::for_database(fleet.db.url()).await;
     let (stopped, other) = (fleet.serve_on(&slow_url).await, fleet.serve().await);
     let _worker = fleet.worker(2).await;
+    // Both doors have their connections before the way to the database grows long: what is slow then is the transaction.
     other.caller.add(&json!({"kind": "echo"})).await;
+    stopped.caller.add(&json!({"kind": "echo"})).await;
 
     proxy.set(Fault::Delay(SLOW));
     let caller = stopped.caller.clone();

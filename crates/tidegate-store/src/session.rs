@@ -447,7 +447,12 @@ impl Session {
 
     /// Ends the session. What it still holds counts as lost.
     pub async fn close(&self) -> Result<(), StoreError> {
-        let sql = "WITH h AS (UPDATE tidegate.heartbeat SET expires_ms = 0 WHERE session_id = $1), w AS (DELETE FROM tidegate.waiting WHERE process = $2 AND role = 0) \
+        // What it still holds is found by its expired heartbeat.
+        let sql = "WITH h AS (UPDATE tidegate.heartbeat SET expires_ms = 0 WHERE session_id = $1 \
+                AND EXISTS (SELECT FROM tidegate.lease l WHERE l.session_id = $1)), \
+            d AS (DELETE FROM tidegate.heartbeat WHERE session_id = $1 \
+                AND NOT EXISTS (SELECT FROM tidegate.lease l WHERE l.session_id = $1)), \
+            w AS (DELETE FROM tidegate.waiting WHERE process = $2 AND role = 0) \
             DELETE FROM tidegate.session WHERE id = $1";
         let mut conn = self.connections.get().await?;
         let query = sqlx::query(sql).bind(self.heart.session).bind(self.store.process);
