@@ -92,9 +92,16 @@ impl Caller {
 
     /// A task as it is now.
     pub(crate) async fn task(&self, id: &str) -> Value {
-        let answer = self.get(&format!("/v1/tasks/{id}")).await.unwrap();
-        assert_eq!(answer.status, StatusCode::OK, "{id}: {}", answer.body);
-        answer.body
+        let path = format!("/v1/tasks/{id}");
+        poll_until(crate::fleet::LIMIT, &format!("task {id}"), async || {
+            let answer = self.get(&path).await.unwrap();
+            if answer.status == StatusCode::SERVICE_UNAVAILABLE {
+                return None;
+            }
+            assert_eq!(answer.status, StatusCode::OK, "{id}: {}", answer.body);
+            Some(answer.body)
+        })
+        .await
     }
 
     /// The runs of a task: number, fence and outcome of each.
@@ -113,6 +120,10 @@ impl Caller {
         let path = format!("/v1/tasks/{id}?wait_ms={LONG_POLL_MS}");
         poll_until(limit, &format!("the end of task {id}"), async || {
             let answer = self.get(&path).await.unwrap();
+            if answer.status == StatusCode::SERVICE_UNAVAILABLE {
+                // A connection that was broken shows in the read that meets it, said as what it is: ask again.
+                return None;
+            }
             assert_eq!(answer.status, StatusCode::OK, "{id}: {}", answer.body);
             (!answer.body["finished_at"].is_null()).then_some(answer.body)
         })
