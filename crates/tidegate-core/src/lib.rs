@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod backoff;
+pub mod bucket;
 pub mod budget;
 pub mod class_rules;
 pub mod id;
@@ -20,6 +21,7 @@ pub mod peer;
 pub mod policy;
 pub mod reason;
 pub mod settlement;
+pub mod slots;
 pub mod state;
 pub mod submission;
 pub mod tenant;

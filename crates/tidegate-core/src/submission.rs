@@ -31,6 +31,8 @@ pub struct Submission {
     pub attempt_timeout_ms: Option<u64>,
     /// What the caller thinks it will use.
     pub cost: Cost,
+    /// What to do where there is no room.
+    pub on_full: OnFull,
     /// The group of tasks that can be cancelled together.
     pub cancellation_token: Option<String>,
     /// The workflow it belongs to.
@@ -58,6 +60,21 @@ pub struct Idempotency {
     pub key: String,
     /// SHA-256 of the canonical body.
     pub body_sha256: [u8; 32],
+}
+
+/// What a caller agrees to where there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnFull {
+    /// To be refused at once.
+    #[default]
+    Reject,
+    /// To wait at the door so long at most, and not more than a quarter of the time left.
+    Wait {
+        /// In milliseconds.
+        max_wait_ms: u64,
+    },
+    /// To be accepted now and to wait among the deferred.
+    Defer,
 }
 
 /// Tokens and money, estimated or used.
@@ -145,6 +162,7 @@ impl Submission {
             max_attempts: 3,
             attempt_timeout_ms: None,
             cost: Cost::default(),
+            on_full: OnFull::Reject,
             cancellation_token: None,
             workflow_id: None,
             parent_id: None,

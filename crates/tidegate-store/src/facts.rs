@@ -1,0 +1,328 @@
+//! Reads what the door, and the keeper when it promotes, decide on.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use tidegate_core::admission::{Backlog, Candidate, Facts, Pace, ParentFacts, SessionRoom, Usage};
+use tidegate_core::policy::Policy;
+use tidegate_core::submission::Submission;
+use tidegate_core::{Class, EpochMs, TaskId};
+use uuid::Uuid;
+
+use crate::connection::Tx;
+use crate::error::StoreError;
+use crate::store::StoreInner;
+
+pub(crate) const FACTS: &str = include_str!("facts.sql");
+const BACKLOG: &str = include_str!("backlog.sql");
+/// Most sessions with a free slot that one batch sees: it fills no more.
+const MAX_SESSIONS: i32 = 64;
+/// Most flows that the door looks at one by one; where there are more, all that waits counts as runnable.
+pub(crate) const MAX_BACKLOG: i32 = 256;
+/// How far back the pace of service is looked at, in milliseconds.
+const PACE_WINDOW_MS: i64 = 60_000;
+/// How far its samples are apart.
+const PACE_STEP_MS: i64 = 1_000;
+
+/// What a batch names, and so what must be read for it.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) tenants: BTreeSet<String>,
+    pub(crate) peers: BTreeSet<String>,
+    keys: BTreeSet<(String, String)>,
+    tokens: BTreeSet<(String, String)>,
+    parents: BTreeSet<(Uuid, String)>,
+}
+
+impl Wanted {
+    /// What the submissions name.
+    pub(crate) fn of<'a>(submissions: impl Iterator<Item = &'a Submission>) -> Self {
+        let mut wanted = Self::default();
+        for submission in submissions {
+            let tenant = submission.tenant.as_str();
+            if !wanted.tenants.contains(tenant) {
+                wanted.tenants.insert(tenant.to_owned());
+            }
+            if let Some(peer) = &submission.peer
+                && !wanted.peers.contains(peer.as_str())
+            {
+                wanted.peers.insert(peer.as_str().to_owned());
+            }
+            if let Some(idempotency) = &submission.idempotency {
+                wanted.keys.insert((tenant.to_owned(), idempotency.key.clone()));
+            }
+            if let Some(token) = &submission.cancellation_token {
+                wanted.tokens.insert((tenant.to_owned(), token.clone()));
+            }
+            if let Some(parent) = submission.parent_id {
+                wanted.parents.insert((parent.0, tenant.to_owned()));
+            }
+        }
+        wanted
+    }
+
+    /// Adds the peers and tenants of flows, so that it is known which of those may run.
+    pub(crate) fn with_limited(mut self, policy: &Policy) -> Self {
+        let limited = policy.peers.iter().filter(|(_, peer)| peer.max_in_flight.is_some());
+        self.peers.extend(limited.map(|(name, _)| name.clone()).take(MAX_BACKLOG as usize));
+        let limited = policy.tenants.iter().filter(|(_, tenant)| {
+            tenant.max_running.is_some() || tenant.classes.values().any(|class| class.max_running.is_some())
+        });
+        self.tenants.extend(limited.map(|(name, _)| name.clone()).take(MAX_BACKLOG as usize));
+        self
+    }
+}
+
+/// What was read, beside the facts.
+#[derive(Debug, Default)]
+pub(crate) struct Read {
+    pub(crate) facts: Facts,
+    /// The revision of the policy that holds now.
+    pub(crate) revision: i64,
+    /// The idempotency keys that are known: the hash of the body and the task.
+    pub(crate) known: HashMap<(String, String), (Vec<u8>, TaskId)>,
+    due: Vec<(i64, [i64; 3])>,
+}
+
+/// Binds the statement for what is wanted.
+pub(crate) fn query(wanted: &Wanted) -> sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments> {
+    let (key_tenants, keys): (Vec<String>, Vec<String>) = wanted.keys.iter().cloned().unzip();
+    let (token_tenants, tokens): (Vec<String>, Vec<String>) = wanted.tokens.iter().cloned().unzip();
+    let (parents, parent_tenants): (Vec<Uuid>, Vec<String>) = wanted.parents.iter().cloned().unzip();
+    sqlx::query(FACTS)
+        .bind(wanted.tenants.iter().cloned().collect::<Vec<_>>())
+        .bind(wanted.peers.iter().cloned().collect::<Vec<_>>())
+        .bind(key_tenants)
+        .bind(keys)
+        .bind(token_tenants)
+        .bind(tokens)
+        .bind(parents)
+        .bind(parent_tenants)
+        .bind(MAX_SESSIONS)
+}
+
+/// Reads the facts inside the transaction that holds the cell's row.
+pub(crate) async fn read(
+    store: &StoreInner,
+    wanted: &Wanted,
+    pace: &PaceWindow,
+    tx: &mut Tx,
+) -> Result<Read, StoreError> {
+    let bound = query(wanted);
+    let rows = tx.call(|conn| bound.fetch_all(conn)).await?;
+    let mut read = parse(wanted, pace, &rows)?;
+    if !read.due.is_empty() {
+        let flows = store.directory.describe(tx, read.due.iter().map(|(flow, _)| *flow)).await?;
+        for (flow, [tasks, tokens, usd_micros]) in std::mem::take(&mut read.due) {
+            let Some(flow) = flows.get(&flow) else { continue };
+            let facts = &mut read.facts;
+            let mut add = |usage: &mut Usage| {
+                usage.due += tasks;
+                usage.due_tokens += tokens;
+                usage.due_usd_micros += usd_micros;
+            };
+            add(&mut facts.cell);
+            add(&mut facts.classes[flow.class as usize]);
+            if let Some(tenant) = facts.tenants.get_mut(&flow.tenant) {
+                add(&mut tenant.usage);
+                add(&mut tenant.classes[flow.class as usize]);
+            }
+            if let Some(peer) = facts.peers.get_mut(&flow.peer) {
+                add(peer);
+            }
+        }
+    }
+    Ok(read)
+}
+
+/// What the rows of the statement say.
+pub(crate) fn parse(wanted: &Wanted, pace: &PaceWindow, rows: &[PgRow]) -> Result<Read, StoreError> {
+    let mut read = Read::default();
+    for name in &wanted.tenants {
+        read.facts.tenants.insert(name.clone(), Default::default());
+    }
+    for name in &wanted.peers {
+        read.facts.peers.insert(name.clone(), Usage::default());
+    }
+    let mut served = (0, 0);
+    for row in rows {
+        let numbers = || row.try_get::<Vec<i64>, _>(6);
+        let names = || Ok::<_, sqlx::Error>((row.try_get::<String, _>(1)?, row.try_get::<String, _>(2)?));
+        let id = || row.try_get::<Uuid, _>(3);
+        match row.try_get::<i16, _>(0)? {
+            0 => {
+                let n = numbers()?;
+                (read.facts.now, read.revision, read.facts.live_slots) = (n[0], n[1], n[2]);
+            }
+            1 => {
+                let n = numbers()?;
+                if n[0] == 0 {
+                    served = (n[9], n[10]);
+                }
+                held(&mut read.facts, row.try_get::<&str, _>(1)?, &n);
+            }
+            2 => {
+                let n = numbers()?;
+                read.due.push((n[0], [n[1], n[2], n[3]]));
+            }
+            3 => {
+                let body = row.try_get::<Vec<u8>, _>(4)?;
+                read.known.insert(names()?, (body, TaskId(id()?)));
+            }
+            4 => {
+                read.facts.cancelled_tokens.insert(names()?);
+            }
+            5 => {
+                let n = numbers()?;
+                let parent = ParentFacts {
+                    deadline: n[0],
+                    depth: u32::try_from(n[1]).unwrap_or(0),
+                    fanout: u32::try_from(n[2]).unwrap_or(0),
+                    children: n[3],
+                    running: n[4] != 0,
+                };
+                read.facts.parents.insert(TaskId(id()?), parent);
+            }
+            _ => {
+                let kinds: Vec<String> = row.try_get(5)?;
+                let free = numbers()?[0];
+                read.facts.sessions.push(SessionRoom { id: id()?.as_u128(), kinds: kinds.into(), free });
+            }
+        }
+    }
+    read.facts.pace = pace.pace(read.facts.now, served);
+    Ok(read)
+}
+
+fn held(facts: &mut Facts, key: &str, n: &[i64]) {
+    let usage = Usage {
+        queued: n[1],
+        running: n[2],
+        deferred: n[3],
+        tokens: n[4],
+        usd_micros: n[5],
+        bytes: n[6],
+        ..Usage::default()
+    };
+    match n[0] {
+        0 => facts.cell = usage,
+        1 => {
+            if let Some(class) = Class::parse(key) {
+                facts.classes[class as usize] = usage;
+                facts.shedding[class as usize] = n[11] != 0;
+            }
+        }
+        2 => {
+            let tenant = facts.tenants.entry(key.to_owned()).or_default();
+            (tenant.usage, tenant.rate_full_ns, tenant.tokens_full_ns) = (usage, n[7], n[8]);
+        }
+        3 => {
+            facts.peers.insert(key.to_owned(), usage);
+        }
+        _ => {
+            if let Some((class, tenant)) = key.split_once(':')
+                && let Some(class) = Class::parse(class)
+            {
+                facts.tenants.entry(tenant.to_owned()).or_default().classes[class as usize] = usage;
+            }
+        }
+    }
+}
+
+/// Reads which flows wait, and with `below` the worst of those that wait in classes below it, at most `candidates` of
+/// a flow.
+pub(crate) async fn read_backlog(
+    store: &StoreInner,
+    facts: &mut Facts,
+    below: Option<Class>,
+    candidates: usize,
+    tx: &mut Tx,
+) -> Result<(), StoreError> {
+    let class = below.map(Class::code);
+    let rows =
+        tx.call(|conn| sqlx::query(BACKLOG).bind(MAX_BACKLOG).bind(class).bind(candidates as i32).fetch_all(conn));
+    let rows = rows.await?;
+    let ids = rows.iter().map(|row| row.try_get::<i64, _>(0)).collect::<Result<Vec<_>, _>>()?;
+    let flows = store.directory.describe(tx, ids.iter().copied()).await?;
+    let mut backlog = Vec::new();
+    for (row, id) in rows.iter().zip(&ids) {
+        let Some(flow) = flows.get(id) else { continue };
+        let Some(rank) = row.try_get::<Option<i64>, _>(2)? else {
+            backlog.push(Backlog {
+                class: flow.class,
+                tenant: flow.tenant.clone(),
+                kind: flow.kind.clone(),
+                peer: flow.peer.clone(),
+                lane: flow.lane,
+                queued: row.try_get(1)?,
+            });
+            continue;
+        };
+        facts.candidates[flow.class as usize].push(Candidate {
+            id: TaskId(row.try_get(3)?),
+            flow: *id,
+            rank,
+            class: flow.class,
+            tenant: flow.tenant.clone(),
+            peer: flow.peer.clone(),
+            tokens: row.try_get(4)?,
+            usd_micros: row.try_get(5)?,
+            bytes: row.try_get(6)?,
+        });
+    }
+    for candidates in &mut facts.candidates {
+        candidates.sort_by(|a, b| (b.rank, b.id).cmp(&(a.rank, a.id)));
+    }
+    facts.backlog = (backlog.len() <= MAX_BACKLOG as usize).then_some(backlog);
+    Ok(())
+}
+
+/// How fast tasks were served in the last minute, from samples of two counters that only grow.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PaceWindow {
+    samples: Arc<std::sync::Mutex<VecDeque<(EpochMs, i64, i64)>>>,
+}
+
+impl PaceWindow {
+    /// The pace at `now`, where so many runs ended by now and took so long together.
+    pub(crate) fn pace(&self, now: EpochMs, (runs, run_ms): (i64, i64)) -> Pace {
+        let mut samples = self.samples.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if samples.back().is_some_and(|last| last.1 > runs || last.0 > now + PACE_WINDOW_MS) {
+            // Another database, or a clock that was set back.
+            samples.clear();
+        }
+        if samples.back().is_none_or(|last| now - last.0 >= PACE_STEP_MS) {
+            samples.push_back((now, runs, run_ms));
+        }
+        // The oldest sample is the last one outside the window, so that the window is always covered.
+        while samples.get(1).is_some_and(|second| now - second.0 >= PACE_WINDOW_MS) {
+            samples.pop_front();
+        }
+        let Some(first) = samples.front() else { return Pace::default() };
+        let ended = (runs - first.1).max(0);
+        let mean_run_ms = (run_ms - first.2).max(0) as f64 / ended.max(1) as f64;
+        Pace { runs: ended.unsigned_abs(), mean_run_ms }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pace_is_that_of_the_last_minute() {
+        let window = PaceWindow::default();
+        assert_eq!(window.pace(0, (100, 1_000)), Pace { runs: 0, mean_run_ms: 0.0 });
+        assert_eq!(window.pace(500, (120, 3_000)), Pace { runs: 20, mean_run_ms: 100.0 });
+        for second in 1..=60 {
+            window.pace(second * 1_000, (120, 3_000));
+        }
+        // What ended more than a minute ago is forgotten.
+        assert_eq!(window.pace(62_000, (120, 3_000)).runs, 0);
+        assert_eq!(window.pace(63_000, (121, 3_500)), Pace { runs: 1, mean_run_ms: 500.0 });
+        // Counters that went back are of another database.
+        assert_eq!(window.pace(64_000, (1, 1)).runs, 0);
+    }
+}

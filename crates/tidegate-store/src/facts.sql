@@ -1,0 +1,64 @@
+-- What the door decides on, for a batch. Holds: the cell's row. Indexes: usage from the newest generation down, and
+-- primary keys; deferred by eligible_ms.
+-- $1 tenants, $2 peers; $3, $4 idempotency keys and $5, $6 cancellation tokens with their tenants; $7, $8 parents with
+-- theirs; $9 sessions at most. Rows differ by "what"; see facts.rs.
+WITH n AS MATERIALIZED (SELECT tidegate.now_ms() AS now_ms),
+wanted AS MATERIALIZED (
+    SELECT 0::smallint AS scope, '' AS key
+    UNION ALL SELECT 1::smallint, c FROM unnest(ARRAY['critical', 'standard', 'background']) c
+    UNION ALL SELECT 2::smallint, t FROM unnest($1::text[]) t
+    UNION ALL SELECT 4::smallint, c || ':' || t FROM unnest($1::text[]) t, unnest(ARRAY['critical', 'standard', 'background']) c
+    UNION ALL SELECT 3::smallint, p FROM unnest($2::text[]) p
+), held AS MATERIALIZED (
+    SELECT w.scope, w.key, u.*
+    FROM wanted w
+    CROSS JOIN LATERAL (
+        SELECT u.queued, u.running, u.deferred, u.tokens, u.usd_micros, u.bytes, u.rate_full_ns, u.tokens_full_ns, u.runs, u.run_ms, u.shedding
+        FROM tidegate.usage u
+        WHERE u.scope = w.scope AND u.key = w.key ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1
+    ) u
+), live AS MATERIALIZED (
+    SELECT s.id, s.kinds, s.slots
+    FROM tidegate.heartbeat h JOIN tidegate.session s ON s.id = h.session_id
+    WHERE h.expires_ms > (SELECT now_ms FROM n) AND NOT s.draining
+)
+SELECT 0::smallint AS what, NULL::text AS a, NULL::text AS b, NULL::uuid AS id, NULL::bytea AS hash, NULL::text[] AS kinds,
+    ARRAY[n.now_ms, (SELECT r.n FROM tidegate.policy_revision r WHERE r.id = 1), (SELECT coalesce(sum(slots), 0) FROM live)]::bigint[] AS n
+FROM n
+UNION ALL
+SELECT 1::smallint, h.key, NULL, NULL, NULL, NULL,
+    ARRAY[h.scope, h.queued, h.running, h.deferred, h.tokens, h.usd_micros, h.bytes, h.rate_full_ns, h.tokens_full_ns, h.runs, h.run_ms, h.shedding::int]::bigint[]
+FROM held h
+UNION ALL
+SELECT 2::smallint, NULL, NULL, NULL, NULL, NULL, ARRAY[d.flow_id, count(*), sum(d.tokens), sum(d.usd_micros)]::bigint[]
+FROM (
+    SELECT d.flow_id, d.tokens, d.usd_micros FROM tidegate.deferred d
+    WHERE (SELECT deferred FROM held WHERE scope = 0) > 0 AND d.eligible_ms <= (SELECT now_ms FROM n) LIMIT 10000
+) d
+GROUP BY d.flow_id
+UNION ALL
+SELECT 3::smallint, i.tenant, i.key, i.task_id, i.body_sha256, NULL, NULL
+FROM unnest($3::text[], $4::text[]) AS d(tenant, key) JOIN tidegate.idempotency i USING (tenant, key)
+WHERE i.expires_ms > (SELECT now_ms FROM n)
+UNION ALL
+SELECT 4::smallint, c.tenant, c.token, NULL, NULL, NULL, NULL
+FROM unnest($5::text[], $6::text[]) AS d(tenant, token) JOIN tidegate.cancelled_token c USING (tenant, token)
+WHERE c.expires_ms > (SELECT now_ms FROM n)
+UNION ALL
+SELECT 5::smallint, NULL, NULL, t.id, NULL, NULL,
+    ARRAY[t.deadline_ms, t.depth, t.fanout, (SELECT count(*) FROM (SELECT FROM tidegate.task c WHERE c.parent_id = t.id LIMIT t.fanout) c),
+        (EXISTS (SELECT FROM tidegate.lease l WHERE l.task_id = t.id)
+            AND NOT EXISTS (SELECT FROM tidegate.cancel_request c WHERE c.task_id = t.id))::int]::bigint[]
+FROM unnest($7::uuid[], $8::text[]) AS d(id, tenant) JOIN tidegate.task t ON t.id = d.id AND t.tenant = d.tenant
+WHERE t.status IS NULL
+UNION ALL
+(
+    SELECT 6::smallint, NULL, NULL, l.id, NULL, l.kinds, ARRAY[l.slots - u.running]::bigint[]
+    FROM live l
+    CROSS JOIN LATERAL (
+        SELECT u.running FROM tidegate.usage u
+        WHERE u.scope = 5 AND u.key = l.id::text ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1
+    ) u
+    WHERE l.slots > u.running
+    ORDER BY l.slots - u.running DESC LIMIT $9::int
+)
