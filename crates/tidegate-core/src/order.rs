@@ -2,8 +2,9 @@
 
 use crate::EpochMs;
 use crate::id::TaskId;
-use crate::names::{Class, Priority};
+use crate::names::{Class, Lane, Priority};
 use crate::reason::Reason;
+use crate::slots::SlotCaps;
 
 /// The stored sort key, smaller first: `enqueued_ms − priority × ageing_step_ms`. Every waiting task gains one point
 /// of priority each step, all alike, so two waiting tasks never change places and linear ageing is a constant.
@@ -18,6 +19,12 @@ pub struct FlowHead {
     pub flow: i64,
     /// Its class.
     pub class: Class,
+    /// Its lane. What is in the admitted lane has a slot of its own, and is counted as running already.
+    pub lane: Lane,
+    /// Its tenant among [`ClaimRoom::tenants`], where the tenant has a limit.
+    pub tenant: Option<usize>,
+    /// Its peer among [`ClaimRoom::peers`], where the peer has a limit.
+    pub peer: Option<usize>,
     /// How many tasks wait in it, read or not.
     pub queued: i64,
     /// Its first tasks in order of rank, then id.
@@ -37,6 +44,43 @@ pub struct Waiting {
     pub min_useful_ms: i64,
 }
 
+/// What may still start, at every level.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimRoom {
+    /// How the cell's slots are divided.
+    pub caps: SlotCaps,
+    /// Tasks that are ADMITTED or RUNNING, by class.
+    pub running: [i64; 3],
+    /// What each limited tenant may still start, and of each class.
+    pub tenants: Vec<(i64, [i64; 3])>,
+    /// What each limited peer may still be given.
+    pub peers: Vec<i64>,
+}
+
+impl ClaimRoom {
+    fn may_start(&self, flow: &FlowHead) -> bool {
+        let at = flow.class as usize;
+        flow.lane == Lane::Admitted
+            || self.caps.room(&self.running, flow.class) > 0
+                && flow.tenant.is_none_or(|n| self.tenants[n].0 > 0 && self.tenants[n].1[at] > 0)
+                && flow.peer.is_none_or(|n| self.peers[n] > 0)
+    }
+
+    fn start(&mut self, flow: &FlowHead) {
+        if flow.lane == Lane::Admitted {
+            return;
+        }
+        self.running[flow.class as usize] += 1;
+        if let Some(n) = flow.tenant {
+            self.tenants[n].0 -= 1;
+            self.tenants[n].1[flow.class as usize] -= 1;
+        }
+        if let Some(n) = flow.peer {
+            self.peers[n] -= 1;
+        }
+    }
+}
+
 /// What a claim does with the tasks it saw, by the positions of flow and task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chosen {
@@ -48,10 +92,11 @@ pub struct Chosen {
     pub stopped_short: bool,
 }
 
-/// Chooses at most `slots` tasks to start: by class, then by rank, then by id, over all flows. What has no time left
-/// to be useful is expired on the way and takes no slot. It stops where a flow was not read far enough to tell what
-/// comes next, so the order is exact.
-pub fn choose(flows: &[FlowHead], slots: usize, now: EpochMs) -> Chosen {
+/// Chooses at most `slots` tasks to start: those that a slot is reserved for, then by class, by rank and by id, over
+/// all flows that have room at every level; a flow without room is passed over whole. What has no time left to be
+/// useful is expired on the way and takes no slot. It stops where a flow was not read far enough to tell what comes
+/// next, so the order is exact.
+pub fn choose(flows: &[FlowHead], mut room: ClaimRoom, slots: usize, now: EpochMs) -> Chosen {
     let mut chosen = Chosen::default();
     let mut heads: Vec<_> = flows.iter().enumerate().filter_map(|(at, flow)| Head::of(at, flow, 0)).collect();
     let mut heap: std::collections::BinaryHeap<_> = heads.drain(..).map(std::cmp::Reverse).collect();
@@ -61,7 +106,11 @@ pub fn choose(flows: &[FlowHead], slots: usize, now: EpochMs) -> Chosen {
         let task = flow.tasks[head.task];
         match doom(&task, now) {
             Some(reason) => chosen.expire.push((head.flow, head.task, reason)),
-            None => chosen.start.push((head.flow, head.task)),
+            None if !room.may_start(flow) => continue,
+            None => {
+                room.start(flow);
+                chosen.start.push((head.flow, head.task));
+            }
         }
         match Head::of(head.flow, flow, head.task + 1) {
             Some(next) => heap.push(std::cmp::Reverse(next)),
@@ -88,6 +137,7 @@ pub fn doom(task: &Waiting, now: EpochMs) -> Option<Reason> {
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Head {
+    unreserved: bool,
     class: Class,
     rank: i64,
     id: TaskId,
@@ -98,7 +148,8 @@ struct Head {
 impl Head {
     fn of(at: usize, flow: &FlowHead, task: usize) -> Option<Self> {
         let waiting = flow.tasks.get(task)?;
-        Some(Self { class: flow.class, rank: waiting.rank, id: waiting.id, flow: at, task })
+        let unreserved = flow.lane != Lane::Admitted;
+        Some(Self { unreserved, class: flow.class, rank: waiting.rank, id: waiting.id, flow: at, task })
     }
 }
 
@@ -115,13 +166,47 @@ mod tests {
 
     fn flow(class: Class, ranks: &[i64]) -> FlowHead {
         let tasks = ranks.iter().enumerate().map(|(n, rank)| waiting(n as u8, *rank, NOW + 1_000)).collect();
-        FlowHead { flow: 1, class, queued: ranks.len() as i64, tasks }
+        let queued = ranks.len() as i64;
+        FlowHead { flow: 1, class, lane: Lane::Fresh, tenant: None, peer: None, queued, tasks }
+    }
+
+    fn room() -> ClaimRoom {
+        let mut limits = crate::limits::Limits::default();
+        limits.classes.critical.reserve = 0.0;
+        for class in [&mut limits.classes.critical, &mut limits.classes.background] {
+            class.max_share = 1.0;
+        }
+        ClaimRoom { caps: SlotCaps::of(&limits, 1_000), running: [0; 3], tenants: vec![], peers: vec![] }
+    }
+
+    #[test]
+    fn a_flow_without_room_is_passed_over_whole() {
+        let mut capped = flow(Class::Critical, &[1, 2, 3]);
+        capped.peer = Some(0);
+        let mut rationed = flow(Class::Standard, &[4, 5, 6]);
+        rationed.tenant = Some(0);
+        let flows = [capped, rationed, flow(Class::Standard, &[7, 8])];
+        let room = ClaimRoom { tenants: vec![(9, [9, 2, 9])], peers: vec![1], ..room() };
+        let chosen = choose(&flows, room.clone(), 9, NOW);
+        assert_eq!(chosen.start, [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)]);
+        let full = ClaimRoom { peers: vec![0], running: [0, 1_000, 0], ..room };
+        assert_eq!(choose(&flows, full, 9, NOW).start, []);
+    }
+
+    #[test]
+    fn what_a_slot_is_reserved_for_goes_first_on_its_own_slot() {
+        let mut reserved = flow(Class::Background, &[99]);
+        reserved.lane = Lane::Admitted;
+        let flows = [flow(Class::Critical, &[1]), reserved];
+        let full = ClaimRoom { running: [0, 0, 1_000], ..room() };
+        assert_eq!(choose(&flows, full, 2, NOW).start, [(1, 0)]);
+        assert_eq!(choose(&flows, room(), 1, NOW).start, [(1, 0)]);
     }
 
     #[test]
     fn class_goes_before_rank() {
         let flows = [flow(Class::Background, &[1, 2]), flow(Class::Critical, &[90, 91]), flow(Class::Standard, &[5])];
-        assert_eq!(choose(&flows, 4, NOW).start, [(1, 0), (1, 1), (2, 0), (0, 0)]);
+        assert_eq!(choose(&flows, room(), 4, NOW).start, [(1, 0), (1, 1), (2, 0), (0, 0)]);
     }
 
     #[test]
@@ -129,7 +214,7 @@ mod tests {
         let mut flow = flow(Class::Standard, &[1, 2, 3]);
         flow.tasks[0].deadline = NOW;
         flow.tasks[1].deadline = NOW + 9;
-        let chosen = choose(&[flow], 1, NOW);
+        let chosen = choose(&[flow], room(), 1, NOW);
         assert_eq!(chosen.expire, [(0, 0, Reason::DeadlinePassed), (0, 1, Reason::DeadlineTooShort)]);
         assert_eq!(chosen.start, [(0, 2)]);
     }
@@ -139,10 +224,10 @@ mod tests {
         let mut short = flow(Class::Standard, &[1]);
         short.queued = 2;
         let flows = [short, flow(Class::Standard, &[5, 6])];
-        let chosen = choose(&flows, 3, NOW);
+        let chosen = choose(&flows, room(), 3, NOW);
         assert_eq!((chosen.start.as_slice(), chosen.stopped_short), ([(0, 0)].as_slice(), true));
-        assert!(!choose(&flows, 1, NOW).stopped_short);
-        assert!(!choose(&flows[1..], 3, NOW).stopped_short);
+        assert!(!choose(&flows, room(), 1, NOW).stopped_short);
+        assert!(!choose(&flows[1..], room(), 3, NOW).stopped_short);
     }
 
     proptest! {
@@ -165,7 +250,7 @@ mod tests {
             flows.iter_mut().for_each(|flow| flow.tasks.sort_by_key(|task| (task.rank, task.id)));
             let mut all: Vec<_> = flows.iter().flat_map(|flow| flow.tasks.iter().map(|task| (flow.class, task.rank, task.id))).collect();
             all.sort();
-            let chosen = choose(&flows, slots, NOW);
+            let chosen = choose(&flows, room(), slots, NOW);
             let got: Vec<_> = chosen.start.iter().map(|(f, t)| (flows[*f].class, flows[*f].tasks[*t].rank, flows[*f].tasks[*t].id)).collect();
             prop_assert_eq!(&got[..], &all[..slots.min(all.len())]);
         }

@@ -1,7 +1,10 @@
 //! Gathering: while one batch is committing, what arrives joins the next. No timer: a lone caller waits for nobody,
 //! and the batch grows exactly as fast as the load.
 
+use std::time::Duration;
+
 use tokio::sync::mpsc;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 /// How large a batch may grow, and how much may wait for the next.
@@ -25,6 +28,11 @@ pub(crate) trait Weighted: Send + 'static {
 pub(crate) trait Flush<T>: Send + 'static {
     /// Handles the batch and answers each of its items.
     fn flush(&mut self, batch: Vec<T>) -> impl Future<Output = ()> + Send;
+
+    /// How soon to flush again although nothing arrives, with an empty batch.
+    fn again(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// Starts gathering, as a task. Ends when every sender is gone, or when `closed` is cancelled and nothing waits any
@@ -64,11 +72,19 @@ async fn run<T: Weighted>(
     loop {
         let first = match left_over.take() {
             Some(item) => item,
-            None => tokio::select! {
-                biased;
-                item = receiver.recv() => match item { Some(item) => item, None => return },
-                () = closed.cancelled() => return,
-            },
+            None => {
+                let again = flush.again();
+                let pause = again.unwrap_or(Duration::MAX);
+                tokio::select! {
+                    biased;
+                    item = receiver.recv() => match item { Some(item) => item, None => return },
+                    () = closed.cancelled(), if again.is_none() => return,
+                    () = sleep(pause), if again.is_some() => {
+                        flush.flush(Vec::new()).await;
+                        continue;
+                    }
+                }
+            }
         };
         // Those that are ready to send at this moment get their turn to do so.
         tokio::task::yield_now().await;

@@ -1,0 +1,126 @@
+//! Writes the tasks of a batch that were let in: their records, their places, the counters and the outbox.
+
+use std::collections::HashMap;
+
+use sqlx::postgres::PgRow;
+use tidegate_core::{EpochMs, Status};
+use uuid::Uuid;
+
+use crate::connection::Tx;
+use crate::directory::FlowKey;
+use crate::door::{Decided, Door, holding, is_plain};
+use crate::error::StoreError;
+use crate::ledger::{Ledger, Rings};
+
+const ADMIT: &str = concat!(include_str!("ledger.sql"), include_str!("admit.sql"));
+const ADMIT_PLAIN: &str = concat!(include_str!("ledger.sql"), include_str!("admit_plain.sql"));
+
+impl Door {
+    /// Writes what was let in. Tells whom to ring after the commit.
+    pub(crate) async fn write(
+        &self,
+        decided: &[Decided<'_>],
+        now: EpochMs,
+        tx: &mut Tx,
+    ) -> Result<Rings, StoreError> {
+        if decided.is_empty() {
+            return Ok(Rings::default());
+        }
+        let (keys, flow_of) = distinct(decided);
+        let flows = self.store.directory.resolve_in(tx, &keys).await?;
+        let mut ledger = Ledger::default();
+        for (Decided { submission, verdict, key }, flow) in decided.iter().zip(&flow_of) {
+            let decision = &verdict.decision;
+            ledger.transition(key, submission.id, None, decision.status, decision.reason, holding(submission));
+            match decision.status {
+                Status::Queued => ledger.enters(flows[*flow], decision.rank, submission.id),
+                Status::Admitted => {
+                    ledger.enters(flows[*flow], decision.rank, submission.id);
+                    if let Some(session) = decision.session {
+                        ledger.slots(Uuid::from_u128(session), 1);
+                    }
+                }
+                _ => {}
+            }
+            ledger.draw(submission.tenant.as_str(), verdict.rate_ns, verdict.tokens_ns);
+        }
+        let row = self.insert(decided, &flow_of, &flows, &ledger, now, tx).await?;
+        ledger.close(&row, tx).await
+    }
+
+    async fn insert(
+        &self,
+        rows: &[Decided<'_>],
+        flow_of: &[usize],
+        flows: &[i64],
+        ledger: &Ledger,
+        now: EpochMs,
+        tx: &mut Tx,
+    ) -> Result<PgRow, StoreError> {
+        macro_rules! column {
+            (|$submission:ident, $decision:ident| $value:expr) => {
+                rows.iter()
+                    .map(|Decided { submission: $submission, verdict, .. }| {
+                        let $decision = &verdict.decision;
+                        $value
+                    })
+                    .collect::<Vec<_>>()
+            };
+        }
+        let plain = rows.iter().all(|row| is_plain(row.submission, &row.verdict.decision));
+        let query = ledger
+            .bind(if plain { ADMIT_PLAIN } else { ADMIT }, now, self.store.process)
+            .bind(column!(|s, _d| s.id.0))
+            .bind(flow_of.iter().map(|flow| flows[*flow]).collect::<Vec<_>>())
+            .bind(column!(|_s, d| d.rank))
+            .bind(column!(|_s, d| d.times.arrived))
+            .bind(column!(|_s, d| d.times.deadline))
+            .bind(column!(|s, _d| s.min_useful_ms as i64))
+            .bind(column!(|s, _d| s.attempt_timeout_ms.map(|ms| ms as i64)))
+            .bind(column!(|s, _d| s.max_attempts as i16))
+            .bind(column!(|s, _d| i16::from(s.priority.get())))
+            .bind(column!(|s, _d| s.cost.tokens as i64))
+            .bind(column!(|s, _d| s.cost.usd_micros as i64))
+            .bind(column!(|_s, d| (now - d.times.arrived) as i32))
+            .bind(column!(|s, _d| s.payload.as_str()))
+            .bind(column!(|_s, d| d.depth as i32))
+            .bind(column!(|s, _d| s.fanout as i32));
+        if plain {
+            return tx.call(|conn| query.fetch_one(conn)).await;
+        }
+        let keyed: Vec<_> = rows.iter().filter_map(|row| Some((row.submission, row.submission.idempotency.as_ref()?))).collect();
+        let query = query
+            .bind(column!(|_s, d| d.times.not_before))
+            .bind(column!(|_s, d| d.reason.map(|reason| reason.as_str())))
+            .bind(column!(|s, _d| s.parent_id.map(|id| id.0)))
+            .bind(column!(|s, _d| s.cancellation_token.as_deref()))
+            .bind(column!(|s, _d| s.workflow_id.as_deref()))
+            .bind(column!(|s, _d| s.idempotency.as_ref().map(|idempotency| idempotency.key.as_str())))
+            .bind(column!(|s, _d| s.traceparent.as_deref()))
+            .bind(column!(|s, _d| s.labels.as_deref()))
+            .bind(column!(|s, _d| (!s.priority_notes.is_empty()).then(|| s.priority_notes.join("\n"))))
+            .bind(keyed.iter().map(|(s, _)| s.tenant.as_str()).collect::<Vec<_>>())
+            .bind(keyed.iter().map(|(_, idempotency)| idempotency.key.as_str()).collect::<Vec<_>>())
+            .bind(keyed.iter().map(|(_, idempotency)| idempotency.body_sha256.as_slice()).collect::<Vec<_>>())
+            .bind(keyed.iter().map(|(s, _)| s.id.0).collect::<Vec<Uuid>>())
+            .bind(self.options.key_retention.as_millis() as i64)
+            .bind(column!(|_s, d| d.session.map(Uuid::from_u128)));
+        tx.call(|conn| query.fetch_one(conn)).await
+    }
+}
+
+/// The distinct flows of a batch, and which of them each task goes to.
+fn distinct(decided: &[Decided<'_>]) -> (Vec<FlowKey>, Vec<usize>) {
+    let mut keys: Vec<FlowKey> = Vec::new();
+    let mut places: HashMap<&FlowKey, usize> = HashMap::new();
+    let place = decided
+        .iter()
+        .map(|decided| {
+            *places.entry(&decided.key).or_insert_with_key(|key| {
+                keys.push((*key).clone());
+                keys.len() - 1
+            })
+        })
+        .collect();
+    (keys, place)
+}

@@ -1,0 +1,405 @@
+//! The door: decides a batch in core over what was read under the lock, and writes it in one transaction. Keeps the
+//! callers that wait for room.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tidegate_core::admission::{Candidate, Decision, Facts, MAX_DISPLACED, Verdict, decide, shed_flags};
+use tidegate_core::policy::Policy;
+use tidegate_core::slots::SlotCaps;
+use tidegate_core::submission::Submission;
+use tidegate_core::{Class, EpochMs, Lane, Reason, Status, TaskId};
+use tokio::time::{timeout, timeout_at};
+
+use crate::admit::{AdmitterOptions, DOOR_TIMEOUT, Item, Memory, jittered};
+use crate::bell::Topic;
+use crate::changes::{Changes, Place};
+use crate::connection::{Connections, Tx};
+use crate::directory::FlowKey;
+use crate::error::{AdmitError, StoreError};
+use crate::facts::{self, PaceWindow, Wanted};
+use crate::gather::{Flush, Weighted};
+use crate::ledger::{Holding, Rings};
+use crate::refusal::Refusals;
+use crate::store::StoreInner;
+use crate::types::Admission;
+
+/// The least that must be left of the door's time-out when it takes a submission.
+const LEAST_LEFT: Duration = Duration::from_millis(300);
+/// How often a batch that another transaction was in the way of is tried again.
+const MAX_TRIES: u32 = 5;
+/// The furthest that an id's time may be from the database's clock.
+const MAX_SKEW_MS: i64 = 3_600_000;
+/// How often those who wait for room are looked at, where nobody else comes to the door.
+const LOOK_AT_WAITING: Duration = Duration::from_millis(25);
+/// The longest that anybody waits for room.
+const MAX_WAIT_MS: i64 = 60_000;
+
+pub(crate) struct Door {
+    pub(crate) store: Arc<StoreInner>,
+    connections: Connections,
+    refusals: Refusals,
+    memory: Memory,
+    pace: PaceWindow,
+    pub(crate) options: AdmitterOptions,
+    /// Callers that wait for room, first come first.
+    waiting: Vec<Item>,
+}
+
+/// A submission that was let in, and what was decided.
+pub(crate) struct Decided<'a> {
+    pub(crate) submission: &'a Submission,
+    pub(crate) verdict: Verdict,
+    pub(crate) key: FlowKey,
+}
+
+/// What becomes of one of a batch.
+enum Answer {
+    Now(Admission),
+    Wait,
+}
+
+/// A batch that is decided and written, but not committed.
+struct Prepared {
+    tx: Tx,
+    answers: Vec<Answer>,
+    rings: Rings,
+    displaced: bool,
+    policy: Arc<Policy>,
+    facts: Facts,
+    read: Instant,
+}
+
+impl Flush<Item> for Door {
+    async fn flush(&mut self, batch: Vec<Item>) {
+        let mut arrivals = take(batch);
+        // Who waits was here first. One that left frees its place at once.
+        let mut all: Vec<Item> = std::mem::take(&mut self.waiting);
+        all.retain(|item| !item.reply.is_closed());
+        all.append(&mut arrivals);
+        // The more important of those that are decided together is decided first, so that nobody is refused for a
+        // place that a less important one has just taken.
+        let policy = self.store.policy();
+        all.sort_by_key(|item| policy.limits.class_of(item.submission.priority));
+        let mut batches = vec![all];
+        while let Some(mut batch) = batches.pop().filter(|batch| !batch.is_empty()) {
+            metrics::histogram!("tidegate_admission_batch_tasks").record(batch.len() as f64);
+            let started = Instant::now();
+            match self.admit(&mut batch).await {
+                Ok(answers) => {
+                    metrics::histogram!("tidegate_admission_seconds").record(started.elapsed().as_secs_f64());
+                    for (item, answer) in batch.into_iter().zip(answers) {
+                        match answer {
+                            // A caller that left does not undo its task.
+                            Answer::Now(answer) => drop(item.reply.send(Ok(answer))),
+                            Answer::Wait => self.waiting.push(Item { parked: true, ..item }),
+                        }
+                    }
+                }
+                Err(StoreError::Data(error)) if batch.len() == 1 => {
+                    tracing::warn!(%error, "the database refused a submission");
+                    batch.into_iter().for_each(|item| drop(item.reply.send(Err(AdmitError::Invalid))));
+                }
+                Err(StoreError::Data(_)) => {
+                    // One of them holds what the database refuses: halve until it stands alone.
+                    let mut first = batch;
+                    let second = first.split_off(first.len() / 2);
+                    batches.extend([second, first]);
+                }
+                Err(StoreError::OutcomeUnknown(error)) => {
+                    tracing::warn!(?error, tasks = batch.len(), "the connection broke while committing submissions");
+                    for item in batch {
+                        let _gone = item.reply.send(Err(AdmitError::OutcomeUnknown(item.submission.id)));
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, tasks = batch.len(), "submissions could not be decided");
+                    batch.into_iter().for_each(|item| drop(item.reply.send(Err(AdmitError::Unavailable))));
+                }
+            }
+        }
+        metrics::gauge!("tidegate_admission_waiting_callers").set(self.waiting.len() as f64);
+    }
+
+    fn again(&self) -> Option<Duration> {
+        (!self.waiting.is_empty()).then_some(LOOK_AT_WAITING)
+    }
+}
+
+/// Takes what its caller has not given up, and what can still be answered in time.
+fn take(batch: Vec<Item>) -> Vec<Item> {
+    let mut taken = Vec::with_capacity(batch.len());
+    for item in batch {
+        if item.taken.swap(true, Ordering::AcqRel) {
+            continue;
+        }
+        if item.came.elapsed() + LEAST_LEFT > DOOR_TIMEOUT {
+            let _gone = item.reply.send(Err(AdmitError::Unavailable));
+        } else {
+            taken.push(item);
+        }
+    }
+    taken
+}
+
+impl Door {
+    pub(crate) fn new(
+        store: Arc<StoreInner>,
+        connections: Connections,
+        refusals: Refusals,
+        memory: Memory,
+        pace: PaceWindow,
+        options: AdmitterOptions,
+    ) -> Self {
+        Self { store, connections, refusals, memory, pace, options, waiting: Vec::new() }
+    }
+
+    async fn admit(&self, batch: &mut [Item]) -> Result<Vec<Answer>, StoreError> {
+        // Whoever came first has waited longest: nobody is kept past the door's time-out by a slow database.
+        let newcomers = batch.iter().filter(|item| !item.parked).map(|item| item.came);
+        let until = newcomers.min().unwrap_or_else(Instant::now) + DOOR_TIMEOUT;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let prepared = match timeout_at(until.into(), self.prepare(batch)).await {
+                Ok(Ok(prepared)) => prepared,
+                Ok(Err(StoreError::Busy(error))) if tries < MAX_TRIES => {
+                    tracing::debug!(%error, "a batch of submissions is tried again");
+                    self.store.directory.forget();
+                    continue;
+                }
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(StoreError::Unavailable(None)),
+            };
+            let Prepared { tx, answers, rings, displaced, policy, facts, read } = prepared;
+            timeout(DOOR_TIMEOUT, tx.commit()).await.unwrap_or(Err(StoreError::OutcomeUnknown(None)))?;
+            self.memory.remember(read, policy, facts);
+            self.refuse(batch, &answers);
+            self.store.bells.ring(Topic::Work, rings.workers);
+            if displaced {
+                self.store.bells.ring(Topic::Ended, rings.readers);
+            }
+            return Ok(answers);
+        }
+    }
+
+    /// Everything but the commit.
+    async fn prepare(&self, batch: &mut [Item]) -> Result<Prepared, StoreError> {
+        let policy = self.store.policy();
+        let wanted = Wanted::of(batch.iter().map(|item| &item.submission)).with_limited(&policy);
+        // Flows are made before the lock is taken where they are new; mostly they are remembered.
+        let keys: std::collections::BTreeSet<FlowKey> =
+            batch.iter().map(|item| flow_key(&policy, &item.submission)).collect();
+        self.store.directory.resolve(&self.connections, &keys.into_iter().collect::<Vec<_>>()).await?;
+        let mut tx = self.connections.begin(true).await?;
+        let read_at = Instant::now();
+        let read = facts::read(&self.store, &wanted, &self.pace, &mut tx).await?;
+        let policy = self.store.refreshed_policy(read.revision, &mut tx).await?;
+        let (mut facts, now) = (read.facts, read.facts_now());
+        correct_ids(batch, now, self.store.cell);
+        self.look_further(&policy, &mut facts, batch, &mut tx).await?;
+        let before = facts.shedding;
+        facts.shedding = shed_flags(&policy, &facts, now);
+        let (answers, decided) = self.decide(batch, &policy, &mut facts, read.known, now);
+        let displaced: Vec<Candidate> =
+            decided.iter().flat_map(|decided| decided.verdict.displaced.iter().cloned()).collect();
+        self.displace(&displaced, now, &mut tx).await?;
+        let rings = self.write(&decided, now, &mut tx).await?;
+        facts.shedding = shed_flags(&policy, &facts, now);
+        self.write_flags(before, facts.shedding, &mut tx).await?;
+        Ok(Prepared { tx, answers, rings, displaced: !displaced.is_empty(), policy, facts, read: read_at })
+    }
+
+    /// Reads which flows wait, where the decision may turn on it, and whose place a newcomer could take.
+    async fn look_further(
+        &self,
+        policy: &Policy,
+        facts: &mut Facts,
+        batch: &[Item],
+        tx: &mut Tx,
+    ) -> Result<(), StoreError> {
+        let waits = facts.cell.queued > 0;
+        let limits = &policy.limits;
+        let best = batch.iter().map(|item| limits.class_of(item.submission.priority)).min();
+        let more = batch.len() as i64;
+        let load: (i64, i64, i64) = batch.iter().fold((0, 0, 0), |sum, item| {
+            let cost = item.submission.cost;
+            (sum.0 + cost.tokens as i64, sum.1 + cost.usd_micros as i64, sum.2 + item.submission.payload.len() as i64)
+        });
+        let over = |used: i64, more: i64, limit: Option<u64>| limit.is_some_and(|limit| used + more > limit as i64);
+        let cell = &facts.cell;
+        let full = over(cell.queued + cell.due, more, Some(u64::from(limits.max_queued)))
+            || over(cell.in_flight() + cell.due, more, limits.max_in_flight.map(u64::from))
+            || over(cell.tokens + cell.due_tokens, load.0, limits.max_tokens)
+            || over(cell.usd_micros + cell.due_usd_micros, load.1, limits.max_usd_micros)
+            || over(cell.bytes, load.2, Some(limits.max_bytes));
+        let below = best.filter(|best| {
+            let lower = Class::ALL.into_iter().filter(|class| class > best);
+            full && lower.map(|class| facts.classes[class as usize].queued).sum::<i64>() > 0
+        });
+        let slot = !facts.sessions.is_empty();
+        let caps = SlotCaps::of(limits, facts.live_slots);
+        let slow = facts.pace.rate(caps.total).is_some_and(|rate| {
+            // Where the wait could matter to anybody.
+            cell.queued as f64 / rate > f64::from(limits.max_expected_wait_ms).min(1_000.0) * 0.5
+        });
+        let limited = policy.can_hold_back();
+        if waits && (below.is_some() || slot || slow || limited) {
+            let candidates = batch.len().saturating_mul(MAX_DISPLACED).min(self.options.batch_tasks);
+            facts::read_backlog(&self.store, facts, below, candidates, tx).await?;
+        }
+        Ok(())
+    }
+
+    fn decide<'a>(
+        &self,
+        batch: &'a [Item],
+        policy: &Policy,
+        facts: &mut Facts,
+        mut known: HashMap<(String, String), (Vec<u8>, TaskId)>,
+        now: EpochMs,
+    ) -> (Vec<Answer>, Vec<Decided<'a>>) {
+        let mut decided = Vec::with_capacity(batch.len());
+        let mut answers = Vec::with_capacity(batch.len());
+        let (mut parked, mut weight) = (0, 0);
+        for item in batch {
+            let submission = &item.submission;
+            let key = submission
+                .idempotency
+                .as_ref()
+                .map(|idempotency| (submission.tenant.as_str().to_owned(), idempotency.key.clone()));
+            if let (Some(key), Some(idempotency)) = (&key, &submission.idempotency)
+                && let Some((body, id)) = known.get(key)
+            {
+                let same = body.as_slice() == idempotency.body_sha256;
+                let answer = if same { Admission::Replayed { id: *id } } else { Admission::KeyReused { id: *id } };
+                answers.push(Answer::Now(answer));
+                continue;
+            }
+            // Those who waited may be more than one transaction holds: the rest is next.
+            if item.parked && (decided.len() >= self.options.batch_tasks || weight > self.options.batch_bytes) {
+                parked += 1;
+                answers.push(Answer::Wait);
+                continue;
+            }
+            let waited_ms = item.arrived.elapsed().as_millis() as u64;
+            let mut verdict = decide(policy, facts, submission, now, waited_ms);
+            if let Some(until) = verdict.wait_until {
+                if until.min(verdict.decision.times.arrived + MAX_WAIT_MS) > now && !item.reply.is_closed() {
+                    if parked < policy.limits.max_waiting_callers as usize {
+                        parked += 1;
+                        answers.push(Answer::Wait);
+                        continue;
+                    }
+                    verdict.decision.reason = Some(Reason::WaitersFull);
+                }
+            }
+            verdict.decision.retry_after_ms = verdict.decision.retry_after_ms.map(jittered);
+            facts.take(submission, &verdict);
+            let decision = verdict.decision;
+            if !decision.status.is_final() {
+                weight += item.weight();
+                if let (Some(key), Some(idempotency)) = (key, &submission.idempotency) {
+                    known.insert(key, (idempotency.body_sha256.to_vec(), submission.id));
+                }
+                let lane = if decision.status == Status::Admitted { Lane::Admitted } else { Lane::Fresh };
+                let key = FlowKey { lane, ..flow_key(policy, submission) };
+                decided.push(Decided { submission, verdict, key });
+            }
+            answers.push(Answer::Now(Admission::Decided { id: submission.id, decision }));
+        }
+        (answers, decided)
+    }
+
+    /// Ends the tasks whose place is taken.
+    async fn displace(&self, displaced: &[Candidate], now: EpochMs, tx: &mut Tx) -> Result<(), StoreError> {
+        if displaced.is_empty() {
+            return Ok(());
+        }
+        let flows = self.store.directory.describe(tx, displaced.iter().map(|candidate| candidate.flow)).await?;
+        let mut changes = Changes::default();
+        for candidate in displaced {
+            let place = Place { flow: candidate.flow, rank: candidate.rank, id: candidate.id };
+            let holding =
+                Holding { tokens: candidate.tokens, usd_micros: candidate.usd_micros, bytes: candidate.bytes };
+            let key = crate::changes::flow_of(&flows, candidate.flow)?;
+            changes.displace(place, &key, holding);
+        }
+        changes.write(&self.store, tx, now).await.map(drop)
+    }
+
+    async fn write_flags(&self, before: [bool; 3], after: [bool; 3], tx: &mut Tx) -> Result<(), StoreError> {
+        for class in Class::ALL {
+            let flag = after[class as usize];
+            if before[class as usize] == flag {
+                continue;
+            }
+            // Every generation: only the newest is read, and there are two at most.
+            let sql = "UPDATE tidegate.usage SET shedding = $2 WHERE scope = 1 AND key = $1";
+            tx.call(|conn| sqlx::query(sql).bind(class.as_str()).bind(flag).execute(conn)).await?;
+            tracing::info!(class = class.as_str(), shedding = flag, "a class's shedding changed");
+        }
+        Ok(())
+    }
+
+    /// Hands the refused to the recorder, so that their ids answer.
+    fn refuse(&self, batch: &[Item], answers: &[Answer]) {
+        let mut admissions: BTreeMap<(Class, &'static str), u64> = BTreeMap::new();
+        for (item, answer) in batch.iter().zip(answers) {
+            let Answer::Now(Admission::Decided { decision, .. }) = answer else { continue };
+            *admissions.entry((decision.class, decision.status.as_str())).or_default() += 1;
+            if decision.status.is_final() {
+                self.refusals.record(&item.submission, decision);
+            }
+        }
+        for ((class, status), count) in admissions {
+            metrics::counter!("tidegate_admissions_total", "class" => class.as_str(), "status" => status)
+                .increment(count);
+        }
+    }
+}
+
+/// The flow that a submission would wait in.
+fn flow_key(policy: &Policy, submission: &Submission) -> FlowKey {
+    FlowKey {
+        class: policy.limits.class_of(submission.priority),
+        tenant: submission.tenant.as_str().to_owned(),
+        kind: submission.kind.as_str().to_owned(),
+        peer: submission.peer.as_ref().map(|peer| peer.as_str().to_owned()).unwrap_or_default(),
+        lane: Lane::Fresh,
+    }
+}
+
+/// Ids carry the time of arrival, by which records are partitioned and dropped: one by a clock that is far from the
+/// database's would fall into the wrong partition, so it is made again.
+fn correct_ids(batch: &mut [Item], now: EpochMs, cell: u8) {
+    for item in batch {
+        if !item.parked && (item.submission.id.arrived_ms() - now).abs() > MAX_SKEW_MS {
+            item.submission.id = TaskId::new(now, rand::random(), cell);
+        }
+    }
+}
+
+/// What a decision holds against the limits.
+pub(crate) fn holding(submission: &Submission) -> Holding {
+    Holding {
+        tokens: submission.cost.tokens as i64,
+        usd_micros: submission.cost.usd_micros as i64,
+        bytes: submission.payload.len() as i64,
+    }
+}
+
+/// Whether a task may run at once and has nothing but the ordinary columns.
+pub(crate) fn is_plain(submission: &Submission, decision: &Decision) -> bool {
+    decision.status == Status::Queued
+        && decision.times.not_before.is_none()
+        && submission.idempotency.is_none()
+        && submission.parent_id.is_none()
+        && submission.cancellation_token.is_none()
+        && submission.workflow_id.is_none()
+        && submission.traceparent.is_none()
+        && submission.labels.is_none()
+        && submission.priority_notes.is_empty()
+}
