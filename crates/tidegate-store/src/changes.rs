@@ -21,6 +21,9 @@ use crate::store::StoreInner;
 use crate::types::{Settled, TaskError};
 
 const CHANGES: &str = concat!(include_str!("ledger.sql"), include_str!("changes.sql"));
+const CHANGES_PLAIN: &str = concat!(include_str!("ledger.sql"), include_str!("changes_plain.sql"));
+/// Stands for a number that is not known, where numbers are not negative.
+const UNKNOWN: i64 = -1;
 const ATTEMPTS: &str = "INSERT INTO tidegate.attempt (task_id, fence, number, worker, started_ms, ended_ms, outcome, reason, \
     error_type, error_message, error_retryable, result) \
     SELECT task_id, fence, number, worker, started_ms, $12, outcome, reason, error_type, error_message, error_retryable, result \
@@ -46,29 +49,30 @@ pub(crate) struct Released {
 }
 
 impl Released {
+    /// Reads a row of `release.sql` or `reap.sql`, by place: the first is the database's clock.
     pub(crate) fn from_row(row: &PgRow) -> Result<Self, StoreError> {
-        let attempt_timeout_ms: Option<i64> = row.try_get("attempt_timeout_ms")?;
-        let cancel: Option<String> = row.try_get("cancel_reason")?;
+        let attempt_timeout_ms: Option<i64> = row.try_get(7)?;
+        let cancel: Option<&str> = row.try_get(16)?;
         let running = Running {
-            failures: row.try_get::<i16, _>("failures")? as u16,
-            losses: row.try_get::<i16, _>("losses")? as u16,
-            max_attempts: row.try_get::<i16, _>("max_attempts")? as u16,
-            deadline: row.try_get("deadline_ms")?,
-            started: row.try_get("started_ms")?,
-            min_useful_ms: row.try_get::<i64, _>("min_useful_ms")? as u64,
+            failures: row.try_get::<i16, _>(12)? as u16,
+            losses: row.try_get::<i16, _>(13)? as u16,
+            max_attempts: row.try_get::<i16, _>(14)? as u16,
+            deadline: row.try_get(5)?,
+            started: row.try_get(4)?,
+            min_useful_ms: row.try_get::<i64, _>(6)? as u64,
             attempt_timeout_ms: attempt_timeout_ms.map(|ms| ms as u64),
-            effects: Effects::from_code(row.try_get("effects")?).unwrap_or_default(),
-            cancel: cancel.map(|reason| Reason::parse(&reason).unwrap_or(Reason::CancelRequested)),
+            effects: Effects::from_code(row.try_get(15)?).unwrap_or_default(),
+            cancel: cancel.map(|reason| Reason::parse(reason).unwrap_or(Reason::CancelRequested)),
         };
         Ok(Self {
-            id: TaskId(row.try_get("task_id")?),
-            flow: row.try_get("flow_id")?,
-            rank: row.try_get("rank")?,
+            id: TaskId(row.try_get(1)?),
+            flow: row.try_get(2)?,
+            rank: row.try_get(3)?,
             running,
-            deliveries: row.try_get("deliveries")?,
-            holding: holding_of(row)?,
-            delivered_ms: row.try_get("delivered_ms")?,
-            worker: row.try_get("worker")?,
+            deliveries: row.try_get(11)?,
+            holding: holding_at(row, 8)?,
+            delivered_ms: row.try_get(17)?,
+            worker: row.try_get(18)?,
         })
     }
 }
@@ -77,6 +81,13 @@ impl Released {
 pub(crate) fn holding_of(row: &PgRow) -> Result<Holding, StoreError> {
     let bytes: i32 = row.try_get("bytes")?;
     Ok(Holding { tokens: row.try_get("tokens")?, usd_micros: row.try_get("usd_micros")?, bytes: i64::from(bytes) })
+}
+
+/// The same where its three columns are next to each other, from this one on: names cost more than values where there
+/// are many rows.
+pub(crate) fn holding_at(row: &PgRow, first: usize) -> Result<Holding, StoreError> {
+    let bytes: i32 = row.try_get(first + 2)?;
+    Ok(Holding { tokens: row.try_get(first)?, usd_micros: row.try_get(first + 1)?, bytes: i64::from(bytes) })
 }
 
 /// What an attempt left behind.
@@ -108,6 +119,19 @@ struct End {
     delivered_ms: Option<EpochMs>,
     acknowledged: bool,
     cancelled: bool,
+}
+
+impl End {
+    /// Whether it is the end of a completed attempt of which nothing is told but its result and its usage.
+    fn is_plain(&self) -> bool {
+        self.status == Status::Completed.as_str()
+            && self.attempt.is_some()
+            && self.leavings.result.is_some()
+            && self.leavings.error.is_none()
+            && self.detail.is_none()
+            && self.delivered_ms.is_none()
+            && !self.cancelled
+    }
 }
 
 struct Return {
@@ -231,18 +255,18 @@ impl Changes {
             )),
             number: Some(running.failures as i16 + 1),
             worker: released.worker.clone(),
-            leavings: leavings.clone(),
             delivered_ms: released.delivered_ms,
             acknowledged: running.cancel.is_some() && ending == Ending::Cancelled,
             ..End::default()
         };
+        end.leavings = leavings;
         if status == Status::Completed {
             end.leavings.result.get_or_insert_with(|| "null".to_owned());
-        } else if end.leavings.result.take().is_some() {
+        } else if end.leavings.result.is_some() || lost {
             // Too late to be the task's result, but not lost.
-            self.attempts.push(Attempt { released, outcome: "late", reason, leavings });
-        } else if lost {
-            self.attempts.push(Attempt { released, outcome: "lost", reason, leavings });
+            let outcome = if end.leavings.result.is_some() { "late" } else { "lost" };
+            self.attempts.push(Attempt { released, outcome, reason, leavings: end.leavings.clone() });
+            end.leavings.result = None;
         }
         self.ends.push(end);
     }
@@ -307,7 +331,8 @@ impl Changes {
     /// Writes everything. Returns whom to ring after the commit.
     pub(crate) async fn write(self, store: &StoreInner, tx: &mut Tx, now: EpochMs) -> Result<Rings, StoreError> {
         let row = {
-            let query = self.bind_hot(now, store.process);
+            let query =
+                if self.is_plain() { self.bind_plain(now, store.process) } else { self.bind_hot(now, store.process) };
             tx.call(|conn| query.fetch_one(conn)).await?
         };
         let rings = self.ledger.close(&row, tx).await?;
@@ -324,6 +349,47 @@ impl Changes {
         }
         self.write_rare(store, tx, now).await?;
         Ok(rings)
+    }
+
+    /// Whether the form with fewer columns can say all of it.
+    fn is_plain(&self) -> bool {
+        let worker = self.ends.first().map(|end| &end.worker);
+        self.unready.is_empty() && self.ends.iter().all(|end| end.is_plain() && Some(&end.worker) == worker)
+    }
+
+    fn bind_plain(
+        &self,
+        now: EpochMs,
+        process: Uuid,
+    ) -> sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments> {
+        macro_rules! end {
+            (|$end:ident| $value:expr) => {
+                self.ends.iter().map(|$end| $value).collect::<Vec<_>>()
+            };
+        }
+        macro_rules! start {
+            (|$place:ident, $effects:ident| $value:expr) => {
+                self.starts.iter().map(|($place, $effects)| $value).collect::<Vec<_>>()
+            };
+        }
+        let attempt = |end: &End| end.attempt.unwrap_or_default();
+        let usage = |end: &End, get: fn(Cost) -> u64| end.leavings.usage.map_or(UNKNOWN, |usage| get(usage) as i64);
+        self.ledger
+            .bind(CHANGES_PLAIN, now, process)
+            .bind(end!(|e| e.id))
+            .bind(end!(|e| e.leavings.result.as_deref()))
+            .bind(end!(|e| attempt(e).0))
+            .bind(end!(|e| attempt(e).1))
+            .bind(end!(|e| attempt(e).2))
+            .bind(end!(|e| attempt(e).3))
+            .bind(end!(|e| usage(e, |usage| usage.tokens)))
+            .bind(end!(|e| usage(e, |usage| usage.usd_micros)))
+            .bind(self.ends.first().and_then(|end| end.worker.as_deref()))
+            .bind(start!(|place, _effects| place.id.0))
+            .bind(start!(|place, _effects| place.flow))
+            .bind(start!(|place, _effects| place.rank))
+            .bind(start!(|_place, effects| effects.code()))
+            .bind(self.session)
     }
 
     fn bind_hot(
@@ -345,8 +411,8 @@ impl Changes {
             .bind(end!(|e| e.attempt.map(|attempt| attempt.1)))
             .bind(end!(|e| e.attempt.map(|attempt| attempt.2)))
             .bind(end!(|e| e.attempt.map(|attempt| attempt.3)))
-            .bind(end!(|e| e.worker.clone()))
-            .bind(end!(|e| e.leavings.result.clone()))
+            .bind(end!(|e| e.worker.as_deref()))
+            .bind(end!(|e| e.leavings.result.as_deref()))
             .bind(end!(|e| e.leavings.error.as_ref().map(|error| error.kind.clone())))
             .bind(end!(|e| e.leavings.error.as_ref().map(|error| error.message.clone())))
             .bind(end!(|e| e.leavings.error.as_ref().map(|error| error.retryable)))

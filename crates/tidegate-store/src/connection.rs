@@ -131,6 +131,20 @@ impl Connections {
         Ok((tx, row))
     }
 
+    /// Begins a transaction without a lock on a connection that is at hand; nothing where there is none, or it fails.
+    /// For whoever holds the lock elsewhere and must not wait.
+    pub(crate) async fn begin_at_hand(&self) -> Option<Tx> {
+        let permit = self.shared.permits.clone().try_acquire_owned().ok()?;
+        let (conn, since) = self.shared.idle().pop()?;
+        if since.elapsed() >= TRUSTED_FOR {
+            return None;
+        }
+        let mut conn = Conn { conn: Some(conn), shared: self.shared.clone(), reused: true, _permit: permit };
+        let begin = sqlx::raw_sql(AssertSqlSafe(self.shared.settings.begin.clone())).fetch_all(&mut *conn);
+        call(self.call_timeout(), begin).await.ok()?;
+        Some(Tx { conn, call_timeout: self.call_timeout() })
+    }
+
     async fn begin_with(&self, sql: String) -> Result<(Tx, Vec<PgRow>), StoreError> {
         let call_timeout = self.shared.settings.call_timeout;
         loop {

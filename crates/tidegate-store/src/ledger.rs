@@ -68,14 +68,20 @@ struct FlowMove {
 }
 
 /// What an event tells: of which tenant and kind, what they became, and why.
-type Told = (String, String, Status, Option<Reason>);
+type Told<'a> = (&'a str, &'a str, Status, Option<Reason>);
+/// In order of the names.
+type Named<T> = Vec<(String, T)>;
+/// Tasks by what they became, and why.
+type Became = BTreeMap<(Status, Option<Reason>), Vec<Uuid>>;
 
 /// Gathers what a transaction moves.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    usage: BTreeMap<(i16, String), Counts>,
+    /// By scope and key. Names are owned once, not once for each task.
+    usage: [Named<Counts>; 4],
     flows: BTreeMap<i64, FlowMove>,
-    events: BTreeMap<Told, Vec<Uuid>>,
+    /// By tenant and kind.
+    events: Named<Named<Became>>,
 }
 
 /// Whom to ring once the transaction is committed.
@@ -110,8 +116,8 @@ impl Ledger {
                 self.count(3, &flow.peer, counts);
             }
         }
-        let key = (flow.tenant.clone(), flow.kind.clone(), to, reason);
-        self.events.entry(key).or_default().push(id.0);
+        let became = entry(entry(&mut self.events, &flow.tenant), &flow.kind);
+        became.entry((to, reason)).or_default().push(id.0);
     }
 
     /// A task came to wait in a flow.
@@ -136,26 +142,40 @@ impl Ledger {
         moved.low = Some(moved.low.map_or((rank, id.0), |low| low.max((rank, id.0))));
     }
 
-    fn count(&mut self, scope: i16, key: &str, counts: Counts) {
-        match self.usage.get_mut(&(scope, key.to_owned()) as &(i16, String)) {
-            Some(sum) => sum.add(counts, 1),
-            None => drop(self.usage.insert((scope, key.to_owned()), counts)),
-        }
+    fn count(&mut self, scope: usize, key: &str, counts: Counts) {
+        entry(&mut self.usage[scope], key).add(counts, 1);
+    }
+
+    /// The counter rows that move, and by how much, in order.
+    fn usage(&self) -> impl Iterator<Item = (i16, &String, &Counts)> {
+        (0..).zip(&self.usage).flat_map(|(scope, keys)| keys.iter().map(move |(key, counts)| (scope, key, counts)))
+    }
+
+    fn usage_keys(&self) -> (Vec<i16>, Vec<String>) {
+        self.usage().map(|(scope, key, _)| (scope, key.clone())).unzip()
+    }
+
+    fn events(&self) -> impl Iterator<Item = (Told<'_>, &Vec<Uuid>)> {
+        let kinds =
+            self.events.iter().flat_map(|(tenant, kinds)| kinds.iter().map(move |(kind, all)| (tenant, kind, all)));
+        kinds.flat_map(|(tenant, kind, all)| {
+            all.iter().map(move |((status, reason), ids)| ((tenant.as_str(), kind.as_str(), *status, *reason), ids))
+        })
     }
 
     /// Binds the parameters of `ledger.sql`, $1 to $22.
     pub(crate) fn bind(&self, sql: &'static str, now: EpochMs, process: Uuid) -> Query<'static, Postgres, PgArguments> {
-        let (scopes, keys): (Vec<i16>, Vec<String>) = self.usage.keys().cloned().unzip();
-        let usage = |get: fn(&Counts) -> i64| self.usage.values().map(get).collect::<Vec<_>>();
+        let (scopes, keys) = self.usage_keys();
+        let usage = |get: fn(&Counts) -> i64| self.usage().map(|(_, _, counts)| get(counts)).collect::<Vec<_>>();
         let flows = self.flows.values();
         let mut first = 1;
         let (mut ids, mut spans) = (Vec::new(), Vec::new());
-        for tasks in self.events.values() {
+        for (_, tasks) in self.events() {
             ids.extend_from_slice(tasks);
             spans.push((first, first + tasks.len() as i32 - 1));
             first += tasks.len() as i32;
         }
-        let event = |get: fn(&Told) -> Option<String>| self.events.keys().map(get).collect::<Vec<_>>();
+        let event = |get: fn(Told<'_>) -> Option<String>| self.events().map(|(told, _)| get(told)).collect::<Vec<_>>();
         sqlx::query(sql)
             .bind(scopes)
             .bind(keys)
@@ -171,8 +191,8 @@ impl Ledger {
             .bind(flows.clone().map(|f| f.low.map(|low| low.1)).collect::<Vec<_>>())
             .bind(flows.map(|f| f.raise).collect::<Vec<_>>())
             .bind(now)
-            .bind(event(|key| Some(key.0.clone())))
-            .bind(event(|key| Some(key.1.clone())))
+            .bind(event(|key| Some(key.0.to_owned())))
+            .bind(event(|key| Some(key.1.to_owned())))
             .bind(event(|key| Some(key.2.as_str().to_owned())))
             .bind(event(|key| key.3.map(|reason| reason.as_str().to_owned())))
             .bind(spans.iter().map(|span| span.0).collect::<Vec<_>>())
@@ -184,12 +204,12 @@ impl Ledger {
     /// Checks the row that the statement returned, and replaces counter rows that have had enough versions.
     pub(crate) async fn close(&self, row: &PgRow, tx: &mut Tx) -> Result<Rings, StoreError> {
         let (usages, flows): (i64, i64) = (row.try_get("usages")?, row.try_get("flows")?);
-        if usages != self.usage.len() as i64 || flows != self.flows.len() as i64 {
+        if usages != self.usage().count() as i64 || flows != self.flows.len() as i64 {
             // A counter row was pruned since this process last saw it: begin again with what is there.
             return Err(StoreError::Busy(sqlx::Error::RowNotFound));
         }
         if row.try_get::<i32, _>("usage_version")? >= ROTATE_AFTER {
-            let (scopes, keys): (Vec<i16>, Vec<String>) = self.usage.keys().cloned().unzip();
+            let (scopes, keys) = self.usage_keys();
             let sql = include_str!("rotate_usage.sql");
             tx.call(|conn| sqlx::query(sql).bind(scopes).bind(keys).bind(ROTATE_AFTER).execute(conn)).await?;
         }
@@ -200,6 +220,18 @@ impl Ledger {
         }
         Ok(Rings { workers: row.try_get("worker_waits")?, readers: row.try_get("reader_waits")? })
     }
+}
+
+/// What a name leads to, made anew where there is nothing yet. Owns the name only then.
+fn entry<'a, T: Default>(named: &'a mut Named<T>, name: &str) -> &'a mut T {
+    let at = match named.binary_search_by(|(known, _)| known.as_str().cmp(name)) {
+        Ok(at) => at,
+        Err(at) => {
+            named.insert(at, (name.to_owned(), T::default()));
+            at
+        }
+    };
+    &mut named[at].1
 }
 
 /// The class that a stored number stands for.
@@ -233,9 +265,9 @@ mod tests {
         ] {
             ledger.transition(&flow(), id, from, to, None, holding);
         }
-        assert_eq!(ledger.usage.len(), 4);
-        assert!(ledger.usage.values().all(|counts| *counts == Counts::default()));
-        assert_eq!(ledger.events.len(), 4);
+        assert_eq!(ledger.usage().count(), 4);
+        assert!(ledger.usage().all(|(_, _, counts)| *counts == Counts::default()));
+        assert_eq!(ledger.events().count(), 4);
     }
 
     #[test]

@@ -6,7 +6,7 @@ WITH near AS MATERIALIZED (
     SELECT a.flow_id FROM tidegate.active_flow a JOIN tidegate.flow f ON f.id = a.flow_id
     WHERE a.flow_id > $4::bigint AND f.kind = ANY($2::text[]) ORDER BY a.flow_id LIMIT $5::int
 )
-SELECT n.now_ms, n.alive, n.last_flow, w.flow_id, w.queued, w.rank, w.task_id, w.deadline_ms, w.min_useful_ms, w.attempt_timeout_ms,
+SELECT n.now_ms, n.alive, n.last_flow, w.flow_id, w.queued, w.rank, w.task_id, w.min_useful_ms, w.deadline_ms, w.attempt_timeout_ms,
     w.tokens, w.usd_micros, w.bytes, w.deliveries, w.failures, w.max_attempts
 FROM (
     SELECT tidegate.now_ms() AS now_ms, (SELECT max(flow_id) FROM near HAVING count(*) = $5::int) AS last_flow,

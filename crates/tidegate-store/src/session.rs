@@ -15,12 +15,12 @@ use tidegate_core::{EpochMs, Fence, Kind, PeerName, Status, TaskId, TenantId};
 use uuid::Uuid;
 
 use crate::bell::Topic;
-use crate::changes::{Changes, Leavings, Place, Released, flow_of, holding_of};
+use crate::changes::{Changes, Leavings, Place, Released, flow_of, holding_at};
 use crate::connection::{Connections, Tx, call};
 use crate::directory::FlowKey;
 use crate::error::StoreError;
 use crate::heart::Heart;
-use crate::ledger::Rings;
+use crate::ledger::{Holding, Rings};
 use crate::store::{Store, StoreInner};
 use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, TaskError, Turn};
 use crate::work_bell::WorkBell;
@@ -32,14 +32,19 @@ const ANY_WORK: &str = "SELECT EXISTS (SELECT FROM tidegate.active_flow a JOIN t
     WHERE u.queued > 0)";
 const RECORDS: &str = "SELECT t.id, t.payload, t.traceparent, t.depth, t.fanout, t.tokens, t.usd_micros FROM unnest($1::uuid[]) AS d(id) \
     JOIN tidegate.task t ON t.id = d.id";
-const HELD: &str = "SELECT l.task_id, l.deliveries, l.failures, l.max_attempts, l.deadline_ms, l.attempt_timeout_ms, l.flow_id, tidegate.now_ms() AS now_ms \
-    FROM tidegate.lease l WHERE l.session_id = $1";
+const HELD: &str = "SELECT tidegate.now_ms() AS now_ms, l.flow_id, l.task_id, l.deadline_ms, l.attempt_timeout_ms, l.tokens, l.usd_micros, l.bytes, \
+    l.deliveries, l.failures, l.max_attempts FROM tidegate.lease l WHERE l.session_id = $1";
 /// Most flows that one look visits; where there are more, the next look goes on from there.
 const MAX_FLOWS: i32 = 512;
 /// What a look reads of what is wanted, over all flows: some more, since nobody knows from which flows it will come.
 const READ_PERCENT: i64 = 125;
 /// The most that a look reads of what is wanted, where flows are of very different age.
 const MAX_READ_PERCENT: i64 = 2_000;
+/// Reports from which on a turn looks for work on a second connection while their leases are taken away: for fewer, to
+/// begin another transaction costs more than is won.
+const LOOK_BESIDE_FROM: usize = 50;
+/// The longest that such a look is waited for, since nobody else has a turn meanwhile.
+const LOOK_BESIDE_LIMIT: Duration = Duration::from_millis(500);
 /// How often a turn that another transaction was in the way of is tried again.
 const MAX_TRIES: u32 = 5;
 /// How often the records of claimed tasks are asked for before the session is given up.
@@ -109,10 +114,36 @@ impl Store {
     }
 }
 
-/// What a look saw: the heads of flows, and the rows behind them in the same places.
+/// What a look saw: the heads of flows, and what else is known of their tasks in the same places.
+#[derive(Default)]
 struct Seen {
     heads: Vec<FlowHead>,
-    rows: Vec<Vec<PgRow>>,
+    terms: Vec<Vec<Terms>>,
+}
+
+/// What a task that waits, or is held, brings along for its next attempt.
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    deadline_ms: EpochMs,
+    attempt_timeout_ms: Option<i64>,
+    holding: Holding,
+    deliveries: i32,
+    failures: i16,
+    max_attempts: i16,
+}
+
+impl Terms {
+    /// Reads them where they are next to each other, from this column on.
+    fn at(row: &PgRow, first: usize) -> Result<Self, StoreError> {
+        Ok(Self {
+            deadline_ms: row.try_get(first)?,
+            attempt_timeout_ms: row.try_get(first + 1)?,
+            holding: holding_at(row, first + 2)?,
+            deliveries: row.try_get(first + 5)?,
+            failures: row.try_get(first + 6)?,
+            max_attempts: row.try_get(first + 7)?,
+        })
+    }
 }
 
 impl Session {
@@ -163,18 +194,22 @@ impl Session {
         let mut tx = self.connections.begin(true).await?;
         let mut changes = Changes::default();
         let (mut settled, mut now) = (vec![Settled::LeaseLost; reports.len()], None);
+        let mut beside = None;
         if !reports.is_empty() {
-            now = self.settle(reports, &mut settled, &mut changes, &mut tx).await?;
+            let settling = self.settle(reports, &mut settled, &mut changes, &mut tx);
+            let (settled_at, looked) = tokio::join!(settling, self.look_beside(want, reports.len()));
+            (now, beside) = (settled_at?, looked);
         }
         let mut claimed = Vec::new();
         if want > 0 {
-            let (looked_at, tasks) = self.claim(want, &mut changes, &mut tx).await?;
+            let looked = beside.as_mut().map(|beside| std::mem::take(&mut beside.1));
+            let (looked_at, tasks) = self.claim(want, looked, &mut changes, &mut tx).await?;
             now = Some(now.unwrap_or(looked_at));
             claimed = tasks;
         }
         let ended = settled.iter().any(|settled| matches!(settled, Settled::Ended(_)));
         let (Some(now), false) = (now, changes.is_empty()) else {
-            tx.rollback().await;
+            tokio::join!(tx.rollback(), end_reading(beside));
             return Ok(Turn { settled, claimed: Vec::new() });
         };
         let written = async {
@@ -183,7 +218,7 @@ impl Session {
             tx.commit().await.map(|()| rings)
         };
         // The records have been there since admission: they are read meanwhile, and matter only if the commit succeeds.
-        let (rings, records) = tokio::join!(written, self.try_read_records(&claimed));
+        let (rings, records, ()) = tokio::join!(written, self.try_read_records(&claimed), end_reading(beside));
         self.ring(rings?, ended, &settled);
         metrics::histogram!("tidegate_turn_seconds").record(began.elapsed().as_secs_f64());
         metrics::histogram!("tidegate_turn_settled_tasks").record(reports.len() as f64);
@@ -239,12 +274,12 @@ impl Session {
         let ids: Vec<Uuid> = reports.iter().map(|report| report.id.0).collect();
         let fences: Vec<i32> = reports.iter().map(|report| i32::try_from(report.fence.0).unwrap_or(-1)).collect();
         let rows = tx.call(|conn| sqlx::query(RELEASE).bind(ids).bind(fences).fetch_all(conn)).await?;
-        let flow_ids = rows.iter().map(|row| row.try_get("flow_id")).collect::<Result<Vec<i64>, _>>()?;
+        let flow_ids = rows.iter().map(|row| row.try_get(2)).collect::<Result<Vec<i64>, _>>()?;
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
         let mut now = None;
         for row in &rows {
-            let n: i64 = row.try_get("n")?;
-            let at: EpochMs = row.try_get("now_ms")?;
+            let n: i64 = row.try_get(19)?;
+            let at: EpochMs = row.try_get(0)?;
             now = Some(at);
             let report = &reports[(n - 1) as usize];
             let released = Released::from_row(row)?;
@@ -269,33 +304,36 @@ impl Session {
     async fn claim(
         &self,
         want: usize,
+        looked: Option<Vec<PgRow>>,
         changes: &mut Changes,
         tx: &mut Tx,
     ) -> Result<(EpochMs, Vec<Claimed>), StoreError> {
-        let mut rows = self.look(want, tx).await?;
+        let mut rows = match looked {
+            Some(rows) => rows,
+            None => self.look(want, tx).await?,
+        };
         if rows.len() <= 1 && self.state().last_flow != 0 {
             // The end of the flows was reached: go on from the first.
             self.state().last_flow = 0;
             rows = self.look(want, tx).await?;
         }
         let first = rows.first().ok_or_else(|| StoreError::Schema("a look returned nothing".into()))?;
-        let now: EpochMs = first.try_get("now_ms")?;
-        if !first.try_get::<bool, _>("alive")? {
+        let now: EpochMs = first.try_get(0)?;
+        if !first.try_get::<bool, _>(1)? {
             return Err(StoreError::SessionLost);
         }
-        self.state().last_flow = first.try_get::<Option<i64>, _>("last_flow")?.unwrap_or(0);
+        self.state().last_flow = first.try_get::<Option<i64>, _>(2)?.unwrap_or(0);
         let mut flow_ids = Vec::new();
         for row in &rows {
-            if let Some(id) = row.try_get::<Option<i64>, _>("flow_id")? {
-                flow_ids.push(id);
-            }
+            flow_ids.extend(row.try_get::<Option<i64>, _>(3)?);
         }
+        flow_ids.dedup();
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
-        let seen = seen(rows, &flows)?;
+        let seen = seen(&rows, &flows)?;
         let chosen = choose(&seen.heads, want, now);
         self.learn(chosen.stopped_short);
         for (flow, task, reason) in chosen.expire {
-            let (head, row) = (&seen.heads[flow], &seen.rows[flow][task]);
+            let (head, terms) = (&seen.heads[flow], &seen.terms[flow][task]);
             let place = Place { flow: head.flow, rank: head.tasks[task].rank, id: head.tasks[task].id };
             changes.end_waiting(
                 place,
@@ -303,20 +341,19 @@ impl Session {
                 Status::Queued,
                 Status::Expired,
                 reason,
-                holding_of(row)?,
+                terms.holding,
                 None,
                 true,
             );
         }
         let mut claimed = Vec::with_capacity(chosen.start.len());
         for (flow, task) in chosen.start {
-            let (head, row) = (&seen.heads[flow], &seen.rows[flow][task]);
+            let (head, terms) = (&seen.heads[flow], &seen.terms[flow][task]);
             let key = flow_of(&flows, head.flow)?;
             let place = Place { flow: head.flow, rank: head.tasks[task].rank, id: head.tasks[task].id };
             let effects = self.effects.get(&key.kind).copied().unwrap_or_default();
-            changes.start(place, &key, holding_of(row)?, effects, self.heart.session);
-            let deliveries: i32 = row.try_get("deliveries")?;
-            claimed.push(claimed_of(row, place.id, &key, deliveries + 1, now)?);
+            changes.start(place, &key, terms.holding, effects, self.heart.session);
+            claimed.push(claimed_of(terms, place.id, &key, terms.deliveries + 1, now)?);
         }
         Ok((now, claimed))
     }
@@ -328,6 +365,22 @@ impl Session {
             true => (2 * (READ_PERCENT + state.read_more)).min(MAX_READ_PERCENT) - READ_PERCENT,
             false => state.read_more * 7 / 8,
         };
+    }
+
+    /// Looks in a transaction of its own while this turn's holds the cell's row and takes leases away. It sees what a look
+    /// in the turn's would: where tasks wait changes under that row alone, whoever held it before has committed
+    /// where its snapshot is taken, and leases are not among what it reads. Were the row lost meanwhile, the turn could
+    /// not commit. Nothing where the reports are few, no connection is at hand, or it fails: then the turn looks itself.
+    async fn look_beside(&self, want: usize, reports: usize) -> Option<(Tx, Vec<PgRow>)> {
+        if want == 0 || reports < LOOK_BESIDE_FROM {
+            return None;
+        }
+        let looking = async {
+            let mut tx = self.store.connections.begin_at_hand().await?;
+            let rows = self.look(want, &mut tx).await.ok()?;
+            Some((tx, rows))
+        };
+        tokio::time::timeout(LOOK_BESIDE_LIMIT, looking).await.ok()?
     }
 
     async fn look(&self, want: usize, tx: &mut Tx) -> Result<Vec<PgRow>, StoreError> {
@@ -412,16 +465,16 @@ impl Session {
         let rows = tx.call(|conn| sqlx::query(HELD).bind(self.heart.session).fetch_all(conn)).await?;
         let mut flow_ids = Vec::new();
         for row in &rows {
-            flow_ids.push(row.try_get::<i64, _>("flow_id")?);
+            flow_ids.push(row.try_get::<i64, _>(1)?);
         }
         let flows = self.store.directory.describe(&mut tx, flow_ids.into_iter()).await?;
         tx.rollback().await;
         let mut found = Vec::new();
         for row in &rows {
-            let (id, deliveries) = (TaskId(row.try_get("task_id")?), row.try_get::<i32, _>("deliveries")?);
-            if !self.state().held.contains(&(id, Fence(i64::from(deliveries)))) {
-                let key = flow_of(&flows, row.try_get("flow_id")?)?;
-                found.push(claimed_of(row, id, &key, deliveries, row.try_get("now_ms")?)?);
+            let (id, terms) = (TaskId(row.try_get(2)?), Terms::at(row, 3)?);
+            if !self.state().held.contains(&(id, Fence(i64::from(terms.deliveries)))) {
+                let key = flow_of(&flows, row.try_get(1)?)?;
+                found.push(claimed_of(&terms, id, &key, terms.deliveries, row.try_get(0)?)?);
             }
         }
         let records = self.try_read_records(&found).await;
@@ -462,33 +515,39 @@ impl Session {
     }
 }
 
-fn seen(rows: Vec<PgRow>, flows: &HashMap<i64, Arc<FlowKey>>) -> Result<Seen, StoreError> {
-    let mut seen = Seen { heads: Vec::new(), rows: Vec::new() };
+async fn end_reading(beside: Option<(Tx, Vec<PgRow>)>) {
+    if let Some((tx, _)) = beside {
+        tx.rollback().await;
+    }
+}
+
+/// Reads the rows of `look.sql`, by place.
+fn seen(rows: &[PgRow], flows: &HashMap<i64, Arc<FlowKey>>) -> Result<Seen, StoreError> {
+    let mut seen = Seen::default();
     for row in rows {
-        let Some(flow) = row.try_get::<Option<i64>, _>("flow_id")? else { continue };
+        let Some(flow) = row.try_get::<Option<i64>, _>(3)? else { continue };
+        let terms = Terms::at(row, 8)?;
         let waiting = Waiting {
-            id: TaskId(row.try_get("task_id")?),
-            rank: row.try_get("rank")?,
-            deadline: row.try_get("deadline_ms")?,
-            min_useful_ms: row.try_get("min_useful_ms")?,
+            id: TaskId(row.try_get(6)?),
+            rank: row.try_get(5)?,
+            deadline: terms.deadline_ms,
+            min_useful_ms: row.try_get(7)?,
         };
         if seen.heads.last().is_none_or(|head| head.flow != flow) {
             let class = flow_of(flows, flow)?.class;
-            seen.heads.push(FlowHead { flow, class, queued: row.try_get("queued")?, tasks: Vec::new() });
-            seen.rows.push(Vec::new());
+            seen.heads.push(FlowHead { flow, class, queued: row.try_get(4)?, tasks: Vec::new() });
+            seen.terms.push(Vec::new());
         }
-        if let (Some(head), Some(rows)) = (seen.heads.last_mut(), seen.rows.last_mut()) {
+        if let (Some(head), Some(all)) = (seen.heads.last_mut(), seen.terms.last_mut()) {
             head.tasks.push(waiting);
-            rows.push(row);
+            all.push(terms);
         }
     }
     Ok(seen)
 }
 
-fn claimed_of(row: &PgRow, id: TaskId, key: &FlowKey, deliveries: i32, now: EpochMs) -> Result<Claimed, StoreError> {
+fn claimed_of(terms: &Terms, id: TaskId, key: &FlowKey, deliveries: i32, now: EpochMs) -> Result<Claimed, StoreError> {
     let bad = |_| StoreError::Schema("a name in a flow".into());
-    let deadline_ms: EpochMs = row.try_get("deadline_ms")?;
-    let attempt_timeout_ms: Option<i64> = row.try_get("attempt_timeout_ms")?;
     Ok(Claimed {
         id,
         tenant: TenantId::parse(&key.tenant).map_err(bad)?,
@@ -496,11 +555,11 @@ fn claimed_of(row: &PgRow, id: TaskId, key: &FlowKey, deliveries: i32, now: Epoc
         peer: PeerName::parse(&key.peer).ok(),
         payload: String::new(),
         fence: Fence(i64::from(deliveries)),
-        attempt: row.try_get::<i16, _>("failures")? as u32 + 1,
-        max_attempts: row.try_get::<i16, _>("max_attempts")? as u32,
-        remaining: Duration::from_millis(u64::try_from(deadline_ms - now).unwrap_or(0)),
-        deadline_ms,
-        attempt_timeout: attempt_timeout_ms.map(|ms| Duration::from_millis(ms as u64)),
+        attempt: terms.failures as u32 + 1,
+        max_attempts: terms.max_attempts as u32,
+        remaining: Duration::from_millis(u64::try_from(terms.deadline_ms - now).unwrap_or(0)),
+        deadline_ms: terms.deadline_ms,
+        attempt_timeout: terms.attempt_timeout_ms.map(|ms| Duration::from_millis(ms as u64)),
         traceparent: None,
         depth: 0,
         fanout: 0,
