@@ -2,8 +2,8 @@
     -- The same as admit.sql for a batch in which every task may run at once and says nothing out of the ordinary, as
     -- most batches do: half the columns and two tables fewer. Appended to ledger.sql. Holds: the cell's row.
     SELECT d.*, f.class, f.tenant, f.kind, nullif(f.peer, '') AS peer
-    FROM unnest($23::uuid[], $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[], $29::bigint[], $30::smallint[],
-            $31::smallint[], $32::bigint[], $33::bigint[], $34::int[], $35::text[], $36::int[], $37::int[])
+    FROM unnest($30::uuid[], $31::bigint[], $32::bigint[], $33::bigint[], $34::bigint[], $35::bigint[], $36::bigint[], $37::smallint[],
+            $38::smallint[], $39::bigint[], $40::bigint[], $41::int[], $42::text[], $43::int[], $44::int[])
         AS d(id, flow_id, rank, enqueued_ms, deadline_ms, min_useful_ms, attempt_timeout_ms, max_attempts,
             priority, tokens, usd_micros, admission_wait_ms, payload, depth, fanout)
     JOIN tidegate.flow f ON f.id = d.flow_id

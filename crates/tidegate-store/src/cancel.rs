@@ -165,7 +165,8 @@ fn cancel_one(
     let (Some(key), Some(from)) = (key, waiting_status(row)?) else {
         return Err(StoreError::Schema(format!("task {id} is nowhere")));
     };
-    let place = Place { flow: row.try_get("flow_id")?, rank: row.try_get("rank")?, id };
+    let place =
+        Place { flow: row.try_get("flow_id")?, rank: row.try_get("rank")?, id, reserved: row.try_get("reserved")? };
     changes.end_waiting(place, key, from, Status::Cancelled, Reason::CancelRequested, holding_of(row)?, detail, false);
     Ok(CancelOutcome::Cancelled)
 }

@@ -10,7 +10,7 @@ use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::settlement::{Ending, Running, Settlement, settle};
 use tidegate_core::submission::Cost;
-use tidegate_core::{EpochMs, Reason, Status, TaskId};
+use tidegate_core::{EpochMs, Lane, Reason, Status, TaskId};
 use uuid::Uuid;
 
 use crate::connection::Tx;
@@ -40,6 +40,7 @@ const REQUEST: &str = "WITH d AS MATERIALIZED (SELECT * FROM unnest($1::uuid[], 
 pub(crate) struct Released {
     pub(crate) id: TaskId,
     pub(crate) flow: i64,
+    session: Uuid,
     rank: i64,
     running: Running,
     deliveries: i32,
@@ -73,6 +74,7 @@ impl Released {
             holding: holding_at(row, 8)?,
             delivered_ms: row.try_get(17)?,
             worker: row.try_get(18)?,
+            session: row.try_get(19)?,
         })
     }
 }
@@ -104,6 +106,8 @@ pub(crate) struct Place {
     pub(crate) flow: i64,
     pub(crate) rank: i64,
     pub(crate) id: TaskId,
+    /// The session whose slot is reserved for it, where it is ADMITTED.
+    pub(crate) reserved: Option<Uuid>,
 }
 
 #[derive(Default)]
@@ -168,6 +172,11 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
+    /// What moves so far.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
     /// Whether nothing changes.
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty()
@@ -194,6 +203,10 @@ impl Changes {
         released.worker = worker.map(str::to_owned).or(released.worker);
         if released.running.cancel.is_some() {
             self.settled_cancels.push(released.id.0);
+        }
+        self.ledger.slots(released.session, -1);
+        if matches!(ending, Ending::Completed | Ending::Failed { .. } | Ending::AttemptTimedOut | Ending::DeadlineHit) {
+            self.ledger.ran(key, now - released.running.started);
         }
         match settle(&released.running, ending, backoff, now, random) {
             Settlement::End { status, reason } => {
@@ -284,6 +297,13 @@ impl Changes {
         detail: Option<String>,
         in_order: bool,
     ) {
+        let from = match place.reserved {
+            Some(session) => {
+                self.ledger.slots(session, -1);
+                Status::Admitted
+            }
+            None => from,
+        };
         self.ledger.transition(key, place.id, Some(from), to, Some(reason), holding);
         match from {
             Status::Deferred => self.undeferred.push(place.id.0),
@@ -308,10 +328,27 @@ impl Changes {
         self.ends.push(end);
     }
 
-    /// A task that was next in its flow starts under a lease of the session.
+    /// A waiting task loses its place, the last in its flow, to a more important one.
+    pub(crate) fn displace(&mut self, place: Place, key: &FlowKey, holding: Holding) {
+        let (status, reason) = (Status::Shed, Reason::Displaced);
+        self.ledger.transition(key, place.id, Some(Status::Queued), status, Some(reason), holding);
+        self.ledger.displaced(place.flow, place.rank, place.id);
+        self.unready.push(place);
+        let end = End { id: place.id.0, status: status.as_str(), reason: Some(reason.as_str()), ..End::default() };
+        self.ends.push(end);
+    }
+
+    /// A task that was next in its flow starts under a lease of the session. One whose slot was reserved leaves its
+    /// flow out of turn, and takes the slot that is counted already.
     pub(crate) fn start(&mut self, place: Place, key: &FlowKey, holding: Holding, effects: Effects, session: Uuid) {
-        self.ledger.transition(key, place.id, Some(Status::Queued), Status::Running, None, holding);
-        self.ledger.taken_in_order(place.flow, place.rank, place.id);
+        if key.lane == Lane::Admitted {
+            self.ledger.transition(key, place.id, Some(Status::Admitted), Status::Running, None, holding);
+            self.ledger.leaves(place.flow);
+        } else {
+            self.ledger.transition(key, place.id, Some(Status::Queued), Status::Running, None, holding);
+            self.ledger.taken_in_order(place.flow, place.rank, place.id);
+            self.ledger.slots(session, 1);
+        }
         self.starts.push((place, effects));
         self.session = session;
     }

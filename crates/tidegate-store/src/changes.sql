@@ -12,25 +12,25 @@
         cancel_requested_ms = coalesce(t.cancel_requested_ms, CASE WHEN d.cancelled THEN $14::bigint END),
         cancel_delivered_ms = coalesce(d.delivered_ms, t.cancel_delivered_ms),
         cancel_acknowledged_ms = CASE WHEN d.acknowledged THEN $14::bigint END
-    FROM unnest($23::uuid[], $24::text[], $25::text[], $26::bigint[], $27::int[], $28::smallint[], $29::smallint[], $30::text[], $31::text[],
-            $32::text[], $33::text[], $34::boolean[], $35::bigint[], $36::bigint[], $37::text[], $38::bigint[], $39::boolean[], $40::boolean[],
-            $49::smallint[])
+    FROM unnest($30::uuid[], $31::text[], $32::text[], $33::bigint[], $34::int[], $35::smallint[], $36::smallint[], $37::text[], $38::text[],
+            $39::text[], $40::text[], $41::boolean[], $42::bigint[], $43::bigint[], $44::text[], $45::bigint[], $46::boolean[], $47::boolean[],
+            $56::smallint[])
         AS d(id, status, reason, started_ms, deliveries, failures, losses, worker, result,
             error_type, error_message, error_retryable, actual_tokens, actual_usd_micros, detail, delivered_ms, acknowledged, cancelled, attempt)
     WHERE t.id = d.id AND t.status IS NULL
     RETURNING 1
 ), unready AS (
-    DELETE FROM tidegate.ready r USING unnest($41::bigint[], $42::bigint[], $43::uuid[]) AS d(flow_id, rank, task_id)
+    DELETE FROM tidegate.ready r USING unnest($48::bigint[], $49::bigint[], $50::uuid[]) AS d(flow_id, rank, task_id)
     WHERE r.flow_id = d.flow_id AND r.rank = d.rank AND r.task_id = d.task_id
     RETURNING 1
 ), taken AS (
-    DELETE FROM tidegate.ready r USING unnest($44::bigint[], $45::bigint[], $46::uuid[], $47::smallint[]) AS d(flow_id, rank, task_id, effects)
+    DELETE FROM tidegate.ready r USING unnest($51::bigint[], $52::bigint[], $53::uuid[], $54::smallint[]) AS d(flow_id, rank, task_id, effects)
     WHERE r.flow_id = d.flow_id AND r.rank = d.rank AND r.task_id = d.task_id
     RETURNING r.*, d.effects
 ), leased AS (
     INSERT INTO tidegate.lease (task_id, session_id, flow_id, rank, started_ms, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
         deliveries, failures, losses, max_attempts, effects)
-    SELECT task_id, $48::uuid, flow_id, rank, $14::bigint, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
+    SELECT task_id, $55::uuid, flow_id, rank, $14::bigint, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
         deliveries + 1, failures, losses, max_attempts, effects
     FROM taken
 )

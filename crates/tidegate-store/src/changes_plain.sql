@@ -4,21 +4,21 @@
     -- width is taken from its array by place: that costs a third of a column of unnest. Appended to ledger.sql.
     -- Holds: the cell's row; index: task's key.
     UPDATE tidegate.task t
-    SET status = 'COMPLETED', finished_ms = $14::bigint, started_ms = ($25::bigint[])[d.n], attempt = ($27::smallint[])[d.n] + 1,
-        deliveries = ($26::int[])[d.n], failures = ($27::smallint[])[d.n], losses = ($28::smallint[])[d.n], worker = $31::text, result = d.result,
+    SET status = 'COMPLETED', finished_ms = $14::bigint, started_ms = ($32::bigint[])[d.n], attempt = ($34::smallint[])[d.n] + 1,
+        deliveries = ($33::int[])[d.n], failures = ($34::smallint[])[d.n], losses = ($35::smallint[])[d.n], worker = $38::text, result = d.result,
         error_type = NULL, error_message = NULL, error_retryable = NULL,
-        actual_tokens = nullif(($29::bigint[])[d.n], -1), actual_usd_micros = nullif(($30::bigint[])[d.n], -1)
-    FROM unnest($23::uuid[], $24::text[]) WITH ORDINALITY AS d(id, result, n)
+        actual_tokens = nullif(($36::bigint[])[d.n], -1), actual_usd_micros = nullif(($37::bigint[])[d.n], -1)
+    FROM unnest($30::uuid[], $31::text[]) WITH ORDINALITY AS d(id, result, n)
     WHERE t.id = d.id AND t.status IS NULL
     RETURNING 1
 ), taken AS (
-    DELETE FROM tidegate.ready r USING unnest($32::uuid[]) WITH ORDINALITY AS d(task_id, n)
-    WHERE r.flow_id = ($33::bigint[])[d.n] AND r.rank = ($34::bigint[])[d.n] AND r.task_id = d.task_id
-    RETURNING r.*, ($35::smallint[])[d.n] AS effects
+    DELETE FROM tidegate.ready r USING unnest($39::uuid[]) WITH ORDINALITY AS d(task_id, n)
+    WHERE r.flow_id = ($40::bigint[])[d.n] AND r.rank = ($41::bigint[])[d.n] AND r.task_id = d.task_id
+    RETURNING r.*, ($42::smallint[])[d.n] AS effects
 ), leased AS (
     INSERT INTO tidegate.lease (task_id, session_id, flow_id, rank, started_ms, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
         deliveries, failures, losses, max_attempts, effects)
-    SELECT task_id, $36::uuid, flow_id, rank, $14::bigint, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
+    SELECT task_id, $43::uuid, flow_id, rank, $14::bigint, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
         deliveries + 1, failures, losses, max_attempts, effects
     FROM taken
 )

@@ -321,7 +321,7 @@ impl Door {
         let flows = self.store.directory.describe(tx, displaced.iter().map(|candidate| candidate.flow)).await?;
         let mut changes = Changes::default();
         for candidate in displaced {
-            let place = Place { flow: candidate.flow, rank: candidate.rank, id: candidate.id };
+            let place = Place { flow: candidate.flow, rank: candidate.rank, id: candidate.id, reserved: None };
             let holding =
                 Holding { tokens: candidate.tokens, usd_micros: candidate.usd_micros, bytes: candidate.bytes };
             let key = crate::changes::flow_of(&flows, candidate.flow)?;

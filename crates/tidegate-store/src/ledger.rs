@@ -26,6 +26,12 @@ pub(crate) struct Counts {
     pub(crate) tokens: i64,
     pub(crate) usd_micros: i64,
     pub(crate) bytes: i64,
+    /// Runs that ended, and how long they took together.
+    pub(crate) runs: i64,
+    pub(crate) run_ms: i64,
+    /// What is drawn from the tenant's buckets, in nanoseconds.
+    pub(crate) rate_ns: i64,
+    pub(crate) tokens_ns: i64,
 }
 
 /// What one task holds while it has not ended.
@@ -57,6 +63,10 @@ impl Counts {
         self.tokens += sign * other.tokens;
         self.usd_micros += sign * other.usd_micros;
         self.bytes += sign * other.bytes;
+        self.runs += sign * other.runs;
+        self.run_ms += sign * other.run_ms;
+        self.rate_ns += sign * other.rate_ns;
+        self.tokens_ns += sign * other.tokens_ns;
     }
 }
 
@@ -65,6 +75,8 @@ struct FlowMove {
     queued: i64,
     low: Option<(i64, Uuid)>,
     raise: bool,
+    high: Option<(i64, Uuid)>,
+    sink: bool,
 }
 
 /// What an event tells: of which tenant and kind, what they became, and why.
@@ -79,6 +91,10 @@ type Became = BTreeMap<(Status, Option<Reason>), Vec<Uuid>>;
 pub(crate) struct Ledger {
     /// By scope and key. Names are owned once, not once for each task.
     usage: [Named<Counts>; 4],
+    /// By class and tenant.
+    tenant_classes: [Named<Counts>; 3],
+    /// Slots taken, by session.
+    slots: BTreeMap<Uuid, i64>,
     flows: BTreeMap<i64, FlowMove>,
     /// By tenant and kind.
     events: Named<Named<Became>>,
@@ -112,6 +128,7 @@ impl Ledger {
             self.count(0, "", counts);
             self.count(1, flow.class.as_str(), counts);
             self.count(2, &flow.tenant, counts);
+            entry(&mut self.tenant_classes[flow.class as usize], &flow.tenant).add(counts, 1);
             if !flow.peer.is_empty() {
                 self.count(3, &flow.peer, counts);
             }
@@ -120,10 +137,33 @@ impl Ledger {
         became.entry((to, reason)).or_default().push(id.0);
     }
 
+    /// Slots of a session are taken, or given back.
+    pub(crate) fn slots(&mut self, session: Uuid, more: i64) {
+        *self.slots.entry(session).or_default() += more;
+    }
+
+    /// A run ended that took so long: it tells the pace of the cell, of its tenant and of its peer.
+    pub(crate) fn ran(&mut self, flow: &FlowKey, run_ms: i64) {
+        let counts = Counts { runs: 1, run_ms: run_ms.max(0), ..Counts::default() };
+        self.count(0, "", counts);
+        self.count(2, &flow.tenant, counts);
+        if !flow.peer.is_empty() {
+            self.count(3, &flow.peer, counts);
+        }
+    }
+
+    /// A tenant's buckets are drawn from.
+    pub(crate) fn draw(&mut self, tenant: &str, rate_ns: i64, tokens_ns: i64) {
+        if rate_ns != 0 || tokens_ns != 0 {
+            self.count(2, tenant, Counts { rate_ns, tokens_ns, ..Counts::default() });
+        }
+    }
+
     /// A task came to wait in a flow.
     pub(crate) fn enters(&mut self, flow: i64, rank: i64, id: TaskId) {
         let moved = self.flows.entry(flow).or_default();
         moved.queued += 1;
+        moved.high = moved.high.max(Some((rank, id.0)));
         if !moved.raise {
             moved.low = Some(moved.low.map_or((rank, id.0), |low| low.min((rank, id.0))));
         }
@@ -142,17 +182,39 @@ impl Ledger {
         moved.low = Some(moved.low.map_or((rank, id.0), |low| low.max((rank, id.0))));
     }
 
+    /// A task was taken from the end of a flow: nothing waits there at or above it any more.
+    pub(crate) fn displaced(&mut self, flow: i64, rank: i64, id: TaskId) {
+        let moved = self.flows.entry(flow).or_default();
+        moved.queued -= 1;
+        moved.sink = true;
+        moved.high = Some(moved.high.map_or((rank, id.0), |high| high.min((rank, id.0))));
+    }
+
+    /// How many more run, by scope and key.
+    pub(crate) fn running(&self, scope: usize, key: &str) -> i64 {
+        self.usage[scope].iter().find(|(name, _)| name == key).map_or(0, |(_, counts)| counts.running)
+    }
+
+    /// How many more run of a tenant's class.
+    pub(crate) fn running_of_class(&self, class: Class, tenant: &str) -> i64 {
+        let of_class = &self.tenant_classes[class as usize];
+        of_class.iter().find(|(name, _)| name == tenant).map_or(0, |(_, counts)| counts.running)
+    }
+
     fn count(&mut self, scope: usize, key: &str, counts: Counts) {
         entry(&mut self.usage[scope], key).add(counts, 1);
     }
 
     /// The counter rows that move, and by how much, in order.
-    fn usage(&self) -> impl Iterator<Item = (i16, &String, &Counts)> {
-        (0..).zip(&self.usage).flat_map(|(scope, keys)| keys.iter().map(move |(key, counts)| (scope, key, counts)))
-    }
-
-    fn usage_keys(&self) -> (Vec<i16>, Vec<String>) {
-        self.usage().map(|(scope, key, _)| (scope, key.clone())).unzip()
+    fn usage(&self) -> Vec<(i16, String, Counts)> {
+        let named = (0..).zip(&self.usage).flat_map(|(scope, keys)| keys.iter().map(move |(key, counts)| (scope, key.clone(), *counts)));
+        let of_class = Class::ALL.into_iter().zip(&self.tenant_classes);
+        let of_class = of_class.flat_map(|(class, keys)| {
+            keys.iter().map(move |(tenant, counts)| (4, format!("{}:{tenant}", class.as_str()), *counts))
+        });
+        let slots = self.slots.iter().filter(|(_, more)| **more != 0);
+        let slots = slots.map(|(id, more)| (5, id.to_string(), Counts { running: *more, ..Counts::default() }));
+        named.chain(of_class).chain(slots).collect()
     }
 
     fn events(&self) -> impl Iterator<Item = (Told<'_>, &Vec<Uuid>)> {
@@ -163,10 +225,10 @@ impl Ledger {
         })
     }
 
-    /// Binds the parameters of `ledger.sql`, $1 to $22.
+    /// Binds the parameters of `ledger.sql`, $1 to $29.
     pub(crate) fn bind(&self, sql: &'static str, now: EpochMs, process: Uuid) -> Query<'static, Postgres, PgArguments> {
-        let (scopes, keys) = self.usage_keys();
-        let usage = |get: fn(&Counts) -> i64| self.usage().map(|(_, _, counts)| get(counts)).collect::<Vec<_>>();
+        let moved = self.usage();
+        let usage = |get: fn(&Counts) -> i64| moved.iter().map(|(_, _, counts)| get(counts)).collect::<Vec<_>>();
         let flows = self.flows.values();
         let mut first = 1;
         let (mut ids, mut spans) = (Vec::new(), Vec::new());
@@ -177,8 +239,8 @@ impl Ledger {
         }
         let event = |get: fn(Told<'_>) -> Option<String>| self.events().map(|(told, _)| get(told)).collect::<Vec<_>>();
         sqlx::query(sql)
-            .bind(scopes)
-            .bind(keys)
+            .bind(moved.iter().map(|(scope, _, _)| *scope).collect::<Vec<_>>())
+            .bind(moved.iter().map(|(_, key, _)| key.clone()).collect::<Vec<_>>())
             .bind(usage(|c| c.queued))
             .bind(usage(|c| c.running))
             .bind(usage(|c| c.deferred))
@@ -189,7 +251,7 @@ impl Ledger {
             .bind(flows.clone().map(|f| f.queued).collect::<Vec<_>>())
             .bind(flows.clone().map(|f| f.low.map(|low| low.0)).collect::<Vec<_>>())
             .bind(flows.clone().map(|f| f.low.map(|low| low.1)).collect::<Vec<_>>())
-            .bind(flows.map(|f| f.raise).collect::<Vec<_>>())
+            .bind(flows.clone().map(|f| f.raise).collect::<Vec<_>>())
             .bind(now)
             .bind(event(|key| Some(key.0.to_owned())))
             .bind(event(|key| Some(key.1.to_owned())))
@@ -199,17 +261,25 @@ impl Ledger {
             .bind(spans.iter().map(|span| span.1).collect::<Vec<_>>())
             .bind(ids)
             .bind(process)
+            .bind(usage(|c| c.runs))
+            .bind(usage(|c| c.run_ms))
+            .bind(usage(|c| c.rate_ns))
+            .bind(usage(|c| c.tokens_ns))
+            .bind(flows.clone().map(|f| f.high.map(|high| high.0)).collect::<Vec<_>>())
+            .bind(flows.clone().map(|f| f.high.map(|high| high.1)).collect::<Vec<_>>())
+            .bind(flows.map(|f| f.sink).collect::<Vec<_>>())
     }
 
     /// Checks the row that the statement returned, and replaces counter rows that have had enough versions.
     pub(crate) async fn close(&self, row: &PgRow, tx: &mut Tx) -> Result<Rings, StoreError> {
         let (usages, flows): (i64, i64) = (row.try_get("usages")?, row.try_get("flows")?);
-        if usages != self.usage().count() as i64 || flows != self.flows.len() as i64 {
+        if usages != self.usage().len() as i64 || flows != self.flows.len() as i64 {
             // A counter row was pruned since this process last saw it: begin again with what is there.
             return Err(StoreError::Busy(sqlx::Error::RowNotFound));
         }
         if row.try_get::<i32, _>("usage_version")? >= ROTATE_AFTER {
-            let (scopes, keys) = self.usage_keys();
+            let (scopes, keys): (Vec<i16>, Vec<String>) =
+                self.usage().into_iter().map(|(scope, key, _)| (scope, key)).unzip();
             let sql = include_str!("rotate_usage.sql");
             tx.call(|conn| sqlx::query(sql).bind(scopes).bind(keys).bind(ROTATE_AFTER).execute(conn)).await?;
         }
@@ -265,8 +335,8 @@ mod tests {
         ] {
             ledger.transition(&flow(), id, from, to, None, holding);
         }
-        assert_eq!(ledger.usage().count(), 4);
-        assert!(ledger.usage().all(|(_, _, counts)| *counts == Counts::default()));
+        assert_eq!(ledger.usage().len(), 5);
+        assert!(ledger.usage().iter().all(|(_, _, counts)| *counts == Counts::default()));
         assert_eq!(ledger.events().count(), 4);
     }
 

@@ -3,29 +3,39 @@
 WITH usage_moved AS (
     UPDATE tidegate.usage u
     SET version = u.version + 1, queued = u.queued + d.queued, running = u.running + d.running, deferred = u.deferred + d.deferred,
-        tokens = u.tokens + d.tokens, usd_micros = u.usd_micros + d.usd_micros, bytes = u.bytes + d.bytes
+        tokens = u.tokens + d.tokens, usd_micros = u.usd_micros + d.usd_micros, bytes = u.bytes + d.bytes,
+        runs = u.runs + d.runs, run_ms = u.run_ms + d.run_ms,
+        -- A bucket fills while nobody draws: what is drawn is added to now where it was full before.
+        rate_full_ns = CASE WHEN d.rate_ns = 0 THEN u.rate_full_ns ELSE greatest(u.rate_full_ns, $14::bigint * 1000000) + d.rate_ns END,
+        tokens_full_ns = CASE WHEN d.tokens_ns = 0 THEN u.tokens_full_ns ELSE greatest(u.tokens_full_ns, $14::bigint * 1000000) + d.tokens_ns END
     FROM (
         SELECT d.*, (
             SELECT g.generation FROM tidegate.usage g
             WHERE g.scope = d.scope AND g.key = d.key ORDER BY g.scope DESC, g.key DESC, g.generation DESC LIMIT 1
         ) AS generation
-        FROM unnest($1::smallint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[])
-            AS d(scope, key, queued, running, deferred, tokens, usd_micros, bytes)
+        FROM unnest($1::smallint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
+                $23::bigint[], $24::bigint[], $25::bigint[], $26::bigint[])
+            AS d(scope, key, queued, running, deferred, tokens, usd_micros, bytes, runs, run_ms, rate_ns, tokens_ns)
     ) d
     WHERE u.scope = d.scope AND u.key = d.key AND u.generation = d.generation
     RETURNING u.version
 ), flow_moved AS (
-    -- A lower bound is lowered by what comes in (raise false), and raised past what was taken in order (raise true).
+    -- A lower bound is lowered by what comes in (raise false), and raised past what was taken in order (raise true); an
+    -- upper bound is raised by what comes in, and lowered past what was displaced from there (sink).
     UPDATE tidegate.flow_usage u
     SET version = u.version + 1, queued = u.queued + d.queued,
         low_rank = CASE WHEN d.moves THEN d.low_rank ELSE u.low_rank END,
-        low_id = CASE WHEN d.moves THEN d.low_id ELSE u.low_id END
+        low_id = CASE WHEN d.moves THEN d.low_id ELSE u.low_id END,
+        high_rank = CASE WHEN d.moves_high THEN d.high_rank ELSE u.high_rank END,
+        high_id = CASE WHEN d.moves_high THEN d.high_id ELSE u.high_id END
     FROM (
-        SELECT d.flow_id, d.queued, d.low_rank, d.low_id, c.generation,
-            d.low_rank IS NOT NULL AND (d.raise OR (d.low_rank, d.low_id) < (c.low_rank, c.low_id)) AS moves
-        FROM unnest($9::bigint[], $10::bigint[], $11::bigint[], $12::uuid[], $13::boolean[]) AS d(flow_id, queued, low_rank, low_id, raise)
+        SELECT d.flow_id, d.queued, d.low_rank, d.low_id, d.high_rank, d.high_id, c.generation,
+            d.low_rank IS NOT NULL AND (d.raise OR (d.low_rank, d.low_id) < (c.low_rank, c.low_id)) AS moves,
+            d.high_rank IS NOT NULL AND (d.sink OR (d.high_rank, d.high_id) > (c.high_rank, c.high_id)) AS moves_high
+        FROM unnest($9::bigint[], $10::bigint[], $11::bigint[], $12::uuid[], $13::boolean[], $27::bigint[], $28::uuid[], $29::boolean[])
+            AS d(flow_id, queued, low_rank, low_id, raise, high_rank, high_id, sink)
         CROSS JOIN LATERAL (
-            SELECT c.generation, c.low_rank, c.low_id FROM tidegate.flow_usage c
+            SELECT c.generation, c.low_rank, c.low_id, c.high_rank, c.high_id FROM tidegate.flow_usage c
             WHERE c.flow_id = d.flow_id ORDER BY c.flow_id DESC, c.generation DESC LIMIT 1
         ) c
     ) d

@@ -5,13 +5,17 @@
 //! settlements are gathered while the transaction before is committing, so a transaction carries as many as arrived.
 
 mod admit;
+mod admit_write;
 mod audit;
 mod bell;
 mod cancel;
+mod claim_room;
 mod changes;
 mod connection;
 mod directory;
+mod door;
 mod error;
+mod facts;
 mod gather;
 mod heart;
 mod inspect;

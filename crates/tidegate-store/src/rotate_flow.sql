@@ -4,5 +4,5 @@ WITH old AS (
     WHERE u.flow_id = d.flow_id AND u.version >= $2
     RETURNING u.*
 )
-INSERT INTO tidegate.flow_usage (flow_id, generation, queued, low_rank, low_id)
-SELECT flow_id, generation + 1, queued, low_rank, low_id FROM old
+INSERT INTO tidegate.flow_usage (flow_id, generation, queued, low_rank, low_id, high_rank, high_id)
+SELECT flow_id, generation + 1, queued, low_rank, low_id, high_rank, high_id FROM old

@@ -4,5 +4,8 @@ WITH old AS (
     WHERE u.scope = d.scope AND u.key = d.key AND u.version >= $3
     RETURNING u.*
 )
-INSERT INTO tidegate.usage (scope, key, generation, queued, running, deferred, tokens, usd_micros, bytes)
-SELECT scope, key, generation + 1, queued, running, deferred, tokens, usd_micros, bytes FROM old
+INSERT INTO tidegate.usage (scope, key, generation, queued, running, deferred, tokens, usd_micros, bytes, runs, run_ms,
+    rate_full_ns, tokens_full_ns, shedding)
+SELECT scope, key, generation + 1, queued, running, deferred, tokens, usd_micros, bytes, runs, run_ms,
+    rate_full_ns, tokens_full_ns, shedding
+FROM old

@@ -11,10 +11,11 @@ use tidegate_core::kind_policy::Effects;
 use tidegate_core::order::{FlowHead, Waiting, choose};
 use tidegate_core::settlement::Ending;
 use tidegate_core::submission::Cost;
-use tidegate_core::{EpochMs, Fence, Kind, PeerName, Status, TaskId, TenantId};
+use tidegate_core::{EpochMs, Fence, Kind, Lane, PeerName, Status, TaskId, TenantId};
 use uuid::Uuid;
 
 use crate::bell::Topic;
+use crate::claim_room::{Blocked, Limited, Places};
 use crate::changes::{Changes, Leavings, Place, Released, flow_of, holding_at};
 use crate::connection::{Connections, Tx, call};
 use crate::directory::FlowKey;
@@ -80,6 +81,7 @@ impl Store {
         let kinds: Vec<String> = spec.kinds.iter().map(|(kind, _)| kind.as_str().to_owned()).collect();
         let open = "WITH s AS (INSERT INTO tidegate.session (id, worker, kinds, slots, lease_ms, started_ms) \
             VALUES ($1, $2, $3, $4, $5, tidegate.now_ms())) \
+            , u AS (INSERT INTO tidegate.usage (scope, key) VALUES (5, $1::text)) \
             INSERT INTO tidegate.heartbeat (session_id, expires_ms) VALUES ($1, tidegate.now_ms() + $5)";
         let connections = Connections::new(self.options(), 1)?;
         let mut conn = connections.get().await?;
@@ -192,18 +194,20 @@ impl Session {
         }
         let began = Instant::now();
         let mut tx = self.connections.begin(true).await?;
+        let limited = if want > 0 { Some(Limited::read(&self.store, &mut tx).await?) } else { None };
+        let blocked = limited.as_ref().map(|limited| limited.blocked(reports.len())).unwrap_or_default();
         let mut changes = Changes::default();
         let (mut settled, mut now) = (vec![Settled::LeaseLost; reports.len()], None);
         let mut beside = None;
         if !reports.is_empty() {
             let settling = self.settle(reports, &mut settled, &mut changes, &mut tx);
-            let (settled_at, looked) = tokio::join!(settling, self.look_beside(want, reports.len()));
+            let (settled_at, looked) = tokio::join!(settling, self.look_beside(want, reports.len(), &blocked));
             (now, beside) = (settled_at?, looked);
         }
         let mut claimed = Vec::new();
-        if want > 0 {
+        if let Some(limited) = &limited {
             let looked = beside.as_mut().map(|beside| std::mem::take(&mut beside.1));
-            let (looked_at, tasks) = self.claim(want, looked, &mut changes, &mut tx).await?;
+            let (looked_at, tasks) = self.claim(want, looked, limited, &blocked, &mut changes, &mut tx).await?;
             now = Some(now.unwrap_or(looked_at));
             claimed = tasks;
         }
@@ -305,18 +309,21 @@ impl Session {
         &self,
         want: usize,
         looked: Option<Vec<PgRow>>,
+        limited: &Limited,
+        blocked: &Blocked,
         changes: &mut Changes,
         tx: &mut Tx,
     ) -> Result<(EpochMs, Vec<Claimed>), StoreError> {
         let mut rows = match looked {
             Some(rows) => rows,
-            None => self.look(want, tx).await?,
+            None => self.look(want, blocked, tx).await?,
         };
         if rows.len() <= 1 && self.state().last_flow != 0 {
             // The end of the flows was reached: go on from the first.
             self.state().last_flow = 0;
-            rows = self.look(want, tx).await?;
+            rows = self.look(want, blocked, tx).await?;
         }
+        let session = self.heart.session;
         let first = rows.first().ok_or_else(|| StoreError::Schema("a look returned nothing".into()))?;
         let now: EpochMs = first.try_get(0)?;
         if !first.try_get::<bool, _>(1)? {
@@ -329,12 +336,13 @@ impl Session {
         }
         flow_ids.dedup();
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
-        let seen = seen(&rows, &flows)?;
-        let chosen = choose(&seen.heads, want, now);
+        let (room, places) = limited.room(changes.ledger());
+        let seen = seen(&rows, &flows, &places, session, now)?;
+        let chosen = choose(&seen.heads, room, want, now);
         self.learn(chosen.stopped_short);
         for (flow, task, reason) in chosen.expire {
             let (head, terms) = (&seen.heads[flow], &seen.terms[flow][task]);
-            let place = Place { flow: head.flow, rank: head.tasks[task].rank, id: head.tasks[task].id };
+            let place = place_of(head, task, session);
             changes.end_waiting(
                 place,
                 &*flow_of(&flows, head.flow)?,
@@ -343,16 +351,16 @@ impl Session {
                 reason,
                 terms.holding,
                 None,
-                true,
+                place.reserved.is_none(),
             );
         }
         let mut claimed = Vec::with_capacity(chosen.start.len());
         for (flow, task) in chosen.start {
             let (head, terms) = (&seen.heads[flow], &seen.terms[flow][task]);
             let key = flow_of(&flows, head.flow)?;
-            let place = Place { flow: head.flow, rank: head.tasks[task].rank, id: head.tasks[task].id };
+            let place = place_of(head, task, session);
             let effects = self.effects.get(&key.kind).copied().unwrap_or_default();
-            changes.start(place, &key, terms.holding, effects, self.heart.session);
+            changes.start(place, &key, terms.holding, effects, session);
             claimed.push(claimed_of(terms, place.id, &key, terms.deliveries + 1, now)?);
         }
         Ok((now, claimed))
@@ -371,20 +379,21 @@ impl Session {
     /// in the turn's would: where tasks wait changes under that row alone, whoever held it before has committed
     /// where its snapshot is taken, and leases are not among what it reads. Were the row lost meanwhile, the turn could
     /// not commit. Nothing where the reports are few, no connection is at hand, or it fails: then the turn looks itself.
-    async fn look_beside(&self, want: usize, reports: usize) -> Option<(Tx, Vec<PgRow>)> {
+    async fn look_beside(&self, want: usize, reports: usize, blocked: &Blocked) -> Option<(Tx, Vec<PgRow>)> {
         if want == 0 || reports < LOOK_BESIDE_FROM {
             return None;
         }
         let looking = async {
             let mut tx = self.store.connections.begin_at_hand().await?;
-            let rows = self.look(want, &mut tx).await.ok()?;
+            let rows = self.look(want, blocked, &mut tx).await.ok()?;
             Some((tx, rows))
         };
         tokio::time::timeout(LOOK_BESIDE_LIMIT, looking).await.ok()?
     }
 
-    async fn look(&self, want: usize, tx: &mut Tx) -> Result<Vec<PgRow>, StoreError> {
-        let (kinds, session) = (self.kinds(), self.heart.session);
+    async fn look(&self, want: usize, blocked: &Blocked, tx: &mut Tx) -> Result<Vec<PgRow>, StoreError> {
+        let (mut kinds, session) = (self.kinds(), self.heart.session);
+        kinds.retain(|kind| !blocked.kinds.contains(kind));
         let (last_flow, percent) = {
             let state = self.state();
             (state.last_flow, READ_PERCENT + state.read_more)
@@ -397,6 +406,9 @@ impl Session {
                 .bind(last_flow)
                 .bind(MAX_FLOWS)
                 .bind(percent)
+                .bind(blocked.peers.clone())
+                .bind(blocked.tenants.clone())
+                .bind(blocked.classes.clone())
                 .fetch_all(conn)
         })
         .await
@@ -522,28 +534,49 @@ async fn end_reading(beside: Option<(Tx, Vec<PgRow>)>) {
 }
 
 /// Reads the rows of `look.sql`, by place.
-fn seen(rows: &[PgRow], flows: &HashMap<i64, Arc<FlowKey>>) -> Result<Seen, StoreError> {
+fn seen(
+    rows: &[PgRow],
+    flows: &HashMap<i64, Arc<FlowKey>>,
+    places: &Places<'_>,
+    session: Uuid,
+    now: EpochMs,
+) -> Result<Seen, StoreError> {
     let mut seen = Seen::default();
+    let mut held = None;
     for row in rows {
         let Some(flow) = row.try_get::<Option<i64>, _>(3)? else { continue };
+        if held == Some(flow) {
+            continue;
+        }
+        if seen.heads.last().is_none_or(|head| head.flow != flow) {
+            let Some(head) = places.head(flow, &*flow_of(flows, flow)?, row.try_get(4)?, now) else {
+                held = Some(flow);
+                continue;
+            };
+            seen.heads.push(head);
+            seen.terms.push(Vec::new());
+        }
+        let (Some(head), Some(all)) = (seen.heads.last_mut(), seen.terms.last_mut()) else { continue };
+        if head.lane == Lane::Admitted && row.try_get::<Option<Uuid>, _>(16)? != Some(session) {
+            // The slot of another session is reserved for it.
+            continue;
+        }
         let terms = Terms::at(row, 8)?;
-        let waiting = Waiting {
+        head.tasks.push(Waiting {
             id: TaskId(row.try_get(6)?),
             rank: row.try_get(5)?,
             deadline: terms.deadline_ms,
             min_useful_ms: row.try_get(7)?,
-        };
-        if seen.heads.last().is_none_or(|head| head.flow != flow) {
-            let class = flow_of(flows, flow)?.class;
-            seen.heads.push(FlowHead { flow, class, queued: row.try_get(4)?, tasks: Vec::new() });
-            seen.terms.push(Vec::new());
-        }
-        if let (Some(head), Some(all)) = (seen.heads.last_mut(), seen.terms.last_mut()) {
-            head.tasks.push(waiting);
-            all.push(terms);
-        }
+        });
+        all.push(terms);
     }
     Ok(seen)
+}
+
+/// Where a task of a head waits.
+fn place_of(head: &FlowHead, task: usize, session: Uuid) -> Place {
+    let reserved = (head.lane == Lane::Admitted).then_some(session);
+    Place { flow: head.flow, rank: head.tasks[task].rank, id: head.tasks[task].id, reserved }
 }
 
 fn claimed_of(terms: &Terms, id: TaskId, key: &FlowKey, deliveries: i32, now: EpochMs) -> Result<Claimed, StoreError> {
