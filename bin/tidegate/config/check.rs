@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use tidegate_core::kind_policy::KindPolicy;
+use tidegate_core::merge_patch::Patched;
 
 use super::{Config, KindConfig, Peer, Tenant};
 
@@ -26,7 +27,7 @@ pub(super) fn problems(config: &Config) -> Vec<Found> {
     check.keeper(config);
     check.retention(config);
     if let Err(bad) = config.limits.check() {
-        check.found(bad.key, bad.problem);
+        check.found(format!("limits.{}", bad.key()), bad.problem);
     }
     for (name, kind) in &config.kinds {
         check.kind(&format!("kinds.{name}"), kind);

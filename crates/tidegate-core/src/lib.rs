@@ -7,16 +7,22 @@
 pub mod admission;
 pub mod backoff;
 pub mod budget;
+pub mod class_rules;
 pub mod id;
 pub mod json;
 pub mod kind_policy;
 pub mod limits;
+pub mod merge_patch;
 pub mod names;
 pub mod order;
+pub mod pause;
+pub mod peer;
+pub mod policy;
 pub mod reason;
 pub mod settlement;
 pub mod state;
 pub mod submission;
+pub mod tenant;
 
 pub use id::TaskId;
 pub use names::{Class, Fence, Kind, Lane, PeerName, Priority, TenantId};

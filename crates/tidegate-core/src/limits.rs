@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::merge_patch::{BadValue, Patched};
 use crate::names::{Class, Priority};
+
+/// The longest that `max_timeout_ms` may be: 30 days.
+const MAX_MAX_TIMEOUT_MS: u64 = 30 * 86_400_000;
 
 /// The bounds of one cell. `None` is no limit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -129,16 +133,6 @@ impl Default for Limits {
     }
 }
 
-/// Bounds that contradict themselves.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{key} {problem}")]
-pub struct BadLimits {
-    /// The key, as in the configuration.
-    pub key: &'static str,
-    /// What is wrong with its value.
-    pub problem: &'static str,
-}
-
 impl Classes {
     /// The bounds of a class.
     pub fn get(&self, class: Class) -> &ClassLimits {
@@ -163,39 +157,47 @@ impl Limits {
     pub fn priority_of(&self, class: Class) -> Priority {
         Priority::new(i64::from(self.classes.get(class).from)).unwrap_or(Priority::MAX)
     }
+}
 
-    /// Refuses bounds that contradict themselves.
-    pub fn check(&self) -> Result<(), BadLimits> {
-        let bad = |key, problem| Err(BadLimits { key, problem });
+impl Patched for Limits {
+    fn check(&self) -> Result<(), BadValue> {
+        let bad = |pointer: &str, problem: &str| Err(BadValue::new(pointer, problem));
         let classes = &self.classes;
-        if classes.critical.from > 100 || classes.standard.from > classes.critical.from {
-            return bad("limits.classes", "must have critical.from <= 100 and standard.from <= critical.from");
+        if classes.critical.from > Priority::MAX.get() {
+            return bad("/classes/critical/from", "must be at most 100");
+        }
+        if classes.standard.from > classes.critical.from {
+            return bad("/classes/standard/from", "must not be above that of critical");
         }
         if classes.background.from != 0 {
-            return bad("limits.classes.background.from", "must be 0, so that every priority has a class");
+            return bad("/classes/background/from", "must be 0, so that every priority has a class");
         }
         for class in Class::ALL {
-            let limits = classes.get(class);
-            if !(0.0..=1.0).contains(&limits.reserve) || !(0.0..=1.0).contains(&limits.max_share) {
-                return bad("limits.classes", "must have reserve and max_share between 0 and 1");
-            }
-            if limits.shed_at.is_some_and(|at| !(0.0..=1.0).contains(&at)) {
-                return bad("limits.classes", "must have shed_at between 0 and 1");
-            }
+            classes.get(class).check(class)?;
         }
         if self.ageing_step_ms == 0 {
-            return bad("limits.ageing_step_ms", "must be at least 1");
+            return bad("/ageing_step_ms", "must be at least 1");
         }
         if self.max_expected_wait_ms == 0 {
-            return bad("limits.max_expected_wait_ms", "must be at least 1");
+            return bad("/max_expected_wait_ms", "must be at least 1");
+        }
+        if !(1..=MAX_MAX_TIMEOUT_MS).contains(&self.max_timeout_ms) {
+            return bad("/max_timeout_ms", "must be 1 to 2592000000 (30 days)");
         }
         if self.default_timeout_ms == 0 || self.default_timeout_ms > self.max_timeout_ms {
-            return bad("limits.default_timeout_ms", "must be between 1 and max_timeout_ms");
-        }
-        if self.max_timeout_ms > 30 * 86_400_000 {
-            return bad("limits.max_timeout_ms", "must be at most 30 days (2592000000)");
+            return bad("/default_timeout_ms", "must be at least 1 and not above max_timeout_ms");
         }
         Ok(())
+    }
+}
+
+impl ClassLimits {
+    fn check(&self, class: Class) -> Result<(), BadValue> {
+        let shares = [("reserve", Some(self.reserve)), ("max_share", Some(self.max_share)), ("shed_at", self.shed_at)];
+        match shares.into_iter().find(|(_, share)| share.is_some_and(|share| !(0.0..=1.0).contains(&share))) {
+            Some((key, _)) => Err(BadValue::new(format!("/classes/{class}/{key}"), "must be between 0 and 1")),
+            None => Ok(()),
+        }
     }
 }
 
@@ -221,15 +223,26 @@ mod tests {
 
     #[test]
     fn contradictions_are_named() {
-        let mut limits = Limits::default();
-        limits.classes.background.from = 1;
-        assert!(limits.check().is_err());
-        let mut limits = Limits::default();
-        limits.classes.critical.max_share = 1.5;
-        assert!(limits.check().is_err());
-        let limits = Limits { ageing_step_ms: 0, ..Limits::default() };
-        assert_eq!(limits.check().map_err(|bad| bad.key), Err("limits.ageing_step_ms"));
-        let limits = Limits { default_timeout_ms: 100, max_timeout_ms: 99, ..Limits::default() };
-        assert!(limits.check().is_err());
+        type Change = fn(&mut Limits);
+        let refused = |change: Change| {
+            let mut limits = Limits::default();
+            change(&mut limits);
+            limits.check().map_err(|bad| bad.pointer)
+        };
+        let changes: [(Change, &str); 10] = [
+            (|limits| limits.classes.background.from = 1, "/classes/background/from"),
+            (|limits| limits.classes.standard.from = 91, "/classes/standard/from"),
+            (|limits| limits.classes.critical.from = 101, "/classes/critical/from"),
+            (|limits| limits.classes.critical.max_share = 1.5, "/classes/critical/max_share"),
+            (|limits| limits.classes.standard.reserve = -0.1, "/classes/standard/reserve"),
+            (|limits| limits.classes.background.shed_at = Some(2.0), "/classes/background/shed_at"),
+            (|limits| limits.ageing_step_ms = 0, "/ageing_step_ms"),
+            (|limits| limits.max_expected_wait_ms = 0, "/max_expected_wait_ms"),
+            (|limits| limits.max_timeout_ms = 2_592_000_001, "/max_timeout_ms"),
+            (|limits| limits.max_timeout_ms = 299_999, "/default_timeout_ms"),
+        ];
+        for (change, pointer) in changes {
+            assert_eq!(refused(change), Err(pointer.to_owned()));
+        }
     }
 }

@@ -1,0 +1,258 @@
+//! Changes to a policy, as JSON documents laid over one another.
+//!
+//! A patch has the shape of a JSON merge patch (RFC 7396), with one difference: a `null` is stored, as "no limit",
+//! instead of taking the member away. What is in effect is the defaults, under the values of the configuration file,
+//! under the operator's changes, which win key by key.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+/// Members that are values of their own though they are objects: they are replaced, never merged.
+const WHOLE: [&str; 1] = ["result_schema"];
+
+/// A value of a policy that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{pointer} {problem}")]
+pub struct BadValue {
+    /// Which, as a JSON pointer (RFC 6901) into the object; empty is the object itself.
+    pub pointer: String,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl BadValue {
+    /// What is wrong with the value at a pointer.
+    pub fn new(pointer: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { pointer: pointer.into(), problem: problem.into() }
+    }
+
+    /// The pointer as a dotted key, as in the configuration.
+    pub fn key(&self) -> String {
+        self.pointer.trim_start_matches('/').replace('/', ".")
+    }
+}
+
+/// An object that operators may change key by key.
+pub trait Patched: Serialize + DeserializeOwned + Default {
+    /// Refuses values that contradict themselves or one another.
+    fn check(&self) -> Result<(), BadValue>;
+}
+
+/// Lays a patch over a document. Objects are merged member by member; everything else, `null` too, replaces what was
+/// there.
+pub fn merge(document: &mut Value, patch: &Value) {
+    let Value::Object(changes) = patch else {
+        patch.clone_into(document);
+        return;
+    };
+    if !document.is_object() {
+        *document = Value::Object(Map::new());
+    }
+    let Value::Object(members) = document else { return };
+    for (name, change) in changes {
+        if change.is_object() && !WHOLE.contains(&name.as_str()) {
+            merge(members.entry(name.clone()).or_insert(Value::Null), change);
+        } else {
+            members.insert(name.clone(), change.clone());
+        }
+    }
+}
+
+/// The object that these documents, each over the one before, make of the defaults. Refuses what the object does not
+/// know and what contradicts itself.
+pub fn compose<T: Patched>(documents: &[&Value]) -> Result<T, BadValue> {
+    let object: T = parse(&layered::<T>(documents))?;
+    object.check()?;
+    Ok(object)
+}
+
+/// The same for documents that were stored: by a newer version perhaps, whose keys this one does not know. They are
+/// left out and returned, since nobody could act on them.
+pub fn compose_stored<T: Patched>(documents: &[&Value]) -> Result<(T, Vec<String>), BadValue> {
+    let mut layered = layered::<T>(documents);
+    let mut unknown = Vec::new();
+    loop {
+        match parse::<T>(&layered) {
+            Ok(object) => {
+                object.check()?;
+                return Ok((object, unknown));
+            }
+            Err(bad) if bad.problem == UNKNOWN && remove(&mut layered, &bad.pointer) => unknown.push(bad.pointer),
+            Err(bad) => return Err(bad),
+        }
+    }
+}
+
+/// What of an object differs from the defaults, as a document that gives it back when laid over them.
+pub fn difference<T: Patched>(object: &T) -> Value {
+    let whole = serde_json::to_value(object).unwrap_or_default();
+    let usual = serde_json::to_value(T::default()).unwrap_or_default();
+    differing(&whole, &usual).unwrap_or_else(|| Value::Object(Map::new()))
+}
+
+const UNKNOWN: &str = "is not a member of this object";
+
+fn layered<T: Patched>(documents: &[&Value]) -> Value {
+    let mut layered = serde_json::to_value(T::default()).unwrap_or_default();
+    for document in documents {
+        merge(&mut layered, document);
+    }
+    layered
+}
+
+fn parse<T: DeserializeOwned>(document: &Value) -> Result<T, BadValue> {
+    serde_path_to_error::deserialize(document).map_err(|error| {
+        let problem = error.inner().to_string();
+        let problem = match problem.starts_with("unknown field") {
+            true => UNKNOWN.to_owned(),
+            false => plainly(&problem),
+        };
+        BadValue { pointer: pointer(error.path()), problem }
+    })
+}
+
+/// Says what serde says in the words that the rest of our errors use.
+fn plainly(problem: &str) -> String {
+    let found = |found: &str| match found {
+        "null" => "null".to_owned(),
+        found => found.replace("integer `", "").replace("floating point `", "").replace('`', ""),
+    };
+    let split = problem.strip_prefix("invalid type: ").or_else(|| problem.strip_prefix("invalid value: "));
+    let Some((got, expected)) = split.and_then(|rest| rest.split_once(", expected ")) else {
+        return problem.to_owned();
+    };
+    let expected = match expected {
+        "u8" => "a whole number from 0 to 255",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" => "a whole number that is not negative",
+        "f64" => "a number",
+        struct_like if struct_like.starts_with("struct ") => "an object",
+        "a map" => "an object",
+        "a sequence" => "a list",
+        other => other,
+    };
+    format!("must be {expected}, not {}", found(got))
+}
+
+fn pointer(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    let step = |segment: &Segment| match segment {
+        Segment::Seq { index } => format!("/{index}"),
+        Segment::Map { key } => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
+        Segment::Enum { variant } => format!("/{variant}"),
+        Segment::Unknown => String::new(),
+    };
+    path.iter().map(step).collect()
+}
+
+fn remove(document: &mut Value, pointer: &str) -> bool {
+    let Some((above, name)) = pointer.rsplit_once('/') else { return false };
+    let name = name.replace("~1", "/").replace("~0", "~");
+    let object = document.pointer_mut(above).and_then(Value::as_object_mut);
+    object.is_some_and(|object| object.shift_remove(&name).is_some())
+}
+
+fn differing(value: &Value, usual: &Value) -> Option<Value> {
+    match (value, usual) {
+        (value, usual) if value == usual => None,
+        (Value::Object(members), Value::Object(usual)) => {
+            let differing = members.iter().filter_map(|(name, value)| {
+                Some((name.clone(), differing(value, usual.get(name).unwrap_or(&Value::Null))?))
+            });
+            Some(Value::Object(differing.collect()))
+        }
+        (value, _) => Some(value.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::limits::Limits;
+    use crate::peer::PeerLimits;
+    use crate::tenant::TenantLimits;
+
+    fn refused<T: Patched + std::fmt::Debug>(patch: Value) -> (String, String) {
+        let bad = compose::<T>(&[&patch]).unwrap_err();
+        (bad.pointer, bad.problem)
+    }
+
+    #[test]
+    fn objects_merge_and_everything_else_replaces() {
+        for (document, patch, merged) in [
+            (json!({"a": 1}), json!({"b": 2}), json!({"a": 1, "b": 2})),
+            (json!({"a": 1}), json!({"a": null}), json!({"a": null})),
+            (json!({"a": {"b": 1, "c": 2}}), json!({"a": {"b": null}}), json!({"a": {"b": null, "c": 2}})),
+            (json!({"a": [1, 2]}), json!({"a": [3]}), json!({"a": [3]})),
+            (json!({"a": null}), json!({"a": {"b": 1}}), json!({"a": {"b": 1}})),
+            (json!({"a": 1}), json!({"a": {}}), json!({"a": {}})),
+            (
+                json!({"result_schema": {"a": 1}}),
+                json!({"result_schema": {"b": 2}}),
+                json!({"result_schema": {"b": 2}}),
+            ),
+        ] {
+            let mut document = document;
+            merge(&mut document, &patch);
+            assert_eq!(document, merged);
+        }
+    }
+
+    #[test]
+    fn a_later_document_wins_key_by_key_and_the_rest_is_the_default() {
+        let file = json!({"max_queued": 10, "classes": {"critical": {"reserve": 0.2, "max_queued": 5}}});
+        let patch = json!({"max_running": 3, "classes": {"critical": {"max_queued": null}}});
+        let limits: Limits = compose(&[&file, &patch]).unwrap();
+        assert_eq!((limits.max_queued, limits.max_running, limits.max_deferred), (10, Some(3), 100_000));
+        let critical = &limits.classes.critical;
+        assert_eq!((critical.from, critical.reserve, critical.max_queued), (90, 0.2, None));
+    }
+
+    #[test]
+    fn what_has_no_meaning_is_refused_where_it_stands() {
+        let refused_limits = |patch| refused::<Limits>(patch).0;
+        for key in ["max_queued", "max_deferred", "max_bytes", "classes", "ageing_step_ms", "default_timeout_ms"] {
+            assert_eq!(refused_limits(json!({key: null})), format!("/{key}"));
+        }
+        assert_eq!(refused_limits(json!({"classes": {"standard": {"from": null}}})), "/classes/standard/from");
+        assert_eq!(refused_limits(json!({"classes": {"standard": {"fro/m": 1}}})), "/classes/standard/fro~1m");
+        assert_eq!(refused_limits(json!({"classes": {"urgent": {}}})), "/classes/urgent");
+        assert_eq!(
+            refused::<Limits>(json!({"max_queued": -1})),
+            ("/max_queued".into(), "must be a whole number from 0 to 4294967295, not -1".into())
+        );
+        assert_eq!(
+            refused::<Limits>(json!({"max_queued": "7"})),
+            ("/max_queued".into(), "must be a whole number from 0 to 4294967295, not string \"7\"".into())
+        );
+        assert_eq!(refused::<Limits>(json!({"max_queud": 1})), ("/max_queud".into(), UNKNOWN.into()));
+        assert_eq!(refused::<TenantLimits>(json!({"weight": null})).0, "/weight");
+        assert_eq!(refused::<TenantLimits>(json!({"trusted_labels": ["a", 1]})).0, "/trusted_labels/1");
+        assert_eq!(refused::<TenantLimits>(json!({"classes": {"urgent": {}}})).0, "/classes/urgent");
+        assert_eq!(refused::<PeerLimits>(json!({"breaker": null})).0, "/breaker");
+        assert_eq!(refused::<PeerLimits>(json!({"breaker": {"failures": 0}})).0, "/breaker/failures");
+        assert_eq!(refused::<PeerLimits>(json!({"aimd": {"initial": 1}})).0, "/aimd");
+    }
+
+    #[test]
+    fn stored_keys_of_another_version_are_left_out_and_named() {
+        let stored = json!({"max_queued": 5, "of_tomorrow": 1, "classes": {"critical": {"x": 2, "max_queued": 7}}});
+        let (limits, unknown) = compose_stored::<Limits>(&[&stored]).unwrap();
+        assert_eq!((limits.max_queued, limits.classes.critical.max_queued), (5, Some(7)));
+        assert_eq!(unknown, ["/classes/critical/x", "/of_tomorrow"]);
+        assert!(compose_stored::<Limits>(&[&json!({"max_queued": "x"})]).is_err());
+    }
+
+    #[test]
+    fn the_difference_gives_the_object_back() {
+        assert_eq!(difference(&Limits::default()), json!({}));
+        let mut limits = Limits { max_running: Some(3), ..Limits::default() };
+        limits.classes.background.promote_after_ms = None;
+        let difference = difference(&limits);
+        assert_eq!(difference, json!({"max_running": 3, "classes": {"background": {"promote_after_ms": null}}}));
+        assert_eq!(compose(&[&difference]), Ok(limits));
+    }
+}
