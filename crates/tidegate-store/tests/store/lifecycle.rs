@@ -30,6 +30,44 @@ async fn a_task_goes_from_the_door_to_its_result() {
     cell.assert_sound().await;
 }
 
+/// As many reports as make a turn look for work beside taking leases away, and endings of every form in one turn.
+#[tokio::test]
+async fn large_turns_settle_and_claim_at_once() {
+    const TURN: usize = 60;
+    let cell = Cell::new().await;
+    for n in 0..3 * TURN {
+        let mut submission = cell.submission();
+        submission.priority = priority(20 + (n % 7) as i64);
+        cell.add(submission).await;
+    }
+    let session = cell.session(TURN as u32).await;
+    let mut held = session.turn(&[], TURN).await.unwrap().claimed;
+    let mut seen = std::collections::HashSet::new();
+    for round in 0..3 {
+        assert_eq!(held.len(), TURN);
+        assert!(held.iter().all(|task| seen.insert(task.id)), "a task was claimed twice");
+        let mut reports: Vec<_> = held.iter().map(|task| report(task, Ending::Completed)).collect();
+        reports[0].usage = Some(tidegate_core::submission::Cost { tokens: 0, usd_micros: 7 });
+        let mut wanted = vec![Settled::Ended(Status::Completed); TURN];
+        if round == 1 {
+            // One that is not plain has the whole turn written in the long form.
+            let ending = Ending::Failed { retryable: false, retry_after_ms: None, reason: None };
+            reports[1] = report(&held[1], ending);
+            wanted[1] = Settled::Ended(Status::Failed);
+        }
+        let turn = session.turn(&reports, TURN).await.unwrap();
+        assert_eq!(turn.settled, wanted);
+        cell.assert_sound().await;
+        let done = cell.store.task(&tenant(), held[0].id).await.unwrap().unwrap();
+        assert_eq!((done.status, done.attempt, done.result.is_some()), (Status::Completed, 1, true));
+        assert_eq!(done.actual.map(|cost| (cost.tokens, cost.usd_micros)), Some((0, 7)));
+        let other = cell.store.task(&tenant(), held[2].id).await.unwrap().unwrap();
+        assert_eq!((other.actual, other.error.is_none(), other.worker.as_deref()), (None, true, Some("w1")));
+        held = turn.claimed;
+    }
+    assert!(held.is_empty() && seen.len() == 3 * TURN);
+}
+
 #[tokio::test]
 async fn claims_follow_class_then_rank_over_all_flows() {
     let cell = Cell::new().await;

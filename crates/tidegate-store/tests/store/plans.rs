@@ -36,6 +36,7 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
         ("release", include_str!("../../src/release.sql").to_owned(), 2),
         ("look", include_str!("../../src/look.sql").to_owned(), 6),
         ("changes", format!("{LEDGER}{}", include_str!("../../src/changes.sql")), 49),
+        ("changes plain", format!("{LEDGER}{}", include_str!("../../src/changes_plain.sql")), 36),
         ("return", include_str!("../../src/return.sql").to_owned(), 21),
         ("find", include_str!("../../src/find.sql").to_owned(), 2),
     ] {
