@@ -62,14 +62,31 @@ pub fn merge(document: &mut Value, patch: &Value) {
 /// The object that these documents, each over the one before, make of the defaults. Refuses what the object does not
 /// know and what contradicts itself.
 pub fn compose<T: Patched>(documents: &[&Value]) -> Result<T, BadValue> {
-    let object: T = parse(&layered::<T>(documents))?;
-    object.check()?;
-    Ok(object)
+    compose_but(documents, |_| false).map(|(object, _)| object)
 }
 
 /// The same for documents that were stored: by a newer version perhaps, whose keys this one does not know. They are
 /// left out and returned, since nobody could act on them.
 pub fn compose_stored<T: Patched>(documents: &[&Value]) -> Result<(T, Vec<String>), BadValue> {
+    compose_but(documents, |_| true)
+}
+
+/// Adds a change to those that were stored before: the changes to store now, and the object that comes of them over
+/// the values of the file. What the change itself does not know is refused.
+pub fn amend<T: Patched>(file: &Value, stored: &Value, change: &Value) -> Result<(Value, T), BadValue> {
+    if !change.is_object() {
+        return Err(BadValue::new("", "must be an object"));
+    }
+    let mut changes = stored.clone();
+    merge(&mut changes, change);
+    let (object, _) = compose_but(&[file, &changes], |pointer| change.pointer(pointer).is_none())?;
+    Ok((changes, object))
+}
+
+fn compose_but<T: Patched>(
+    documents: &[&Value],
+    may_be_unknown: impl Fn(&str) -> bool,
+) -> Result<(T, Vec<String>), BadValue> {
     let mut layered = layered::<T>(documents);
     let mut unknown = Vec::new();
     loop {
@@ -78,7 +95,11 @@ pub fn compose_stored<T: Patched>(documents: &[&Value]) -> Result<(T, Vec<String
                 object.check()?;
                 return Ok((object, unknown));
             }
-            Err(bad) if bad.problem == UNKNOWN && remove(&mut layered, &bad.pointer) => unknown.push(bad.pointer),
+            Err(bad)
+                if bad.problem == UNKNOWN && may_be_unknown(&bad.pointer) && remove(&mut layered, &bad.pointer) =>
+            {
+                unknown.push(bad.pointer);
+            }
             Err(bad) => return Err(bad),
         }
     }
@@ -244,6 +265,21 @@ mod tests {
         assert_eq!((limits.max_queued, limits.classes.critical.max_queued), (5, Some(7)));
         assert_eq!(unknown, ["/classes/critical/x", "/of_tomorrow"]);
         assert!(compose_stored::<Limits>(&[&json!({"max_queued": "x"})]).is_err());
+    }
+
+    #[test]
+    fn a_change_adds_to_those_before_and_is_held_against_all_of_them() {
+        let file = json!({"default_timeout_ms": 1_000, "max_timeout_ms": 2_000});
+        let stored = json!({"max_running": 3, "of_tomorrow": 1});
+        let (changes, limits) =
+            amend::<Limits>(&file, &stored, &json!({"max_queued": 7, "max_running": null})).unwrap();
+        assert_eq!(changes, json!({"max_running": null, "of_tomorrow": 1, "max_queued": 7}));
+        assert_eq!((limits.max_queued, limits.max_running, limits.max_timeout_ms), (7, None, 2_000));
+        let refused = |change| amend::<Limits>(&file, &stored, &change).unwrap_err().pointer;
+        assert_eq!(refused(json!({"of_today": 1})), "/of_today");
+        assert_eq!(refused(json!({"max_timeout_ms": 999})), "/default_timeout_ms");
+        assert_eq!(refused(json!([])), "");
+        assert_eq!(refused(json!(null)), "");
     }
 
     #[test]

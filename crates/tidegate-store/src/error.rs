@@ -1,6 +1,7 @@
 //! What can go wrong with the store, one variant for each thing the caller does differently.
 
 use tidegate_core::TaskId;
+use tidegate_core::merge_patch::BadValue;
 
 /// An operation on the store that failed.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +50,17 @@ pub enum AdmitError {
     /// The database refused a value of this submission.
     #[error("the database refused a value")]
     Invalid,
+}
+
+/// A change of the policy that was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// It cannot be meant: nothing was changed.
+    #[error(transparent)]
+    Bad(#[from] BadValue),
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 impl From<sqlx::Error> for StoreError {

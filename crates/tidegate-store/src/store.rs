@@ -13,6 +13,7 @@ use crate::connection::{Connections, StoreOptions, call};
 use crate::directory::Directory;
 use crate::error::StoreError;
 use crate::migrate::{SchemaState, schema_state};
+use crate::policy::{Remembered, keep_remembered};
 use crate::watch::Watch;
 
 /// A cell's database. Cheap to clone.
@@ -28,6 +29,7 @@ pub(crate) struct StoreInner {
     /// For reads, upkeep and what is rare.
     pub(crate) connections: Connections,
     pub(crate) directory: Directory,
+    pub(crate) policy: Remembered,
     pub(crate) bells: Arc<Bells>,
     /// This process, in the table of those who wait.
     pub(crate) process: Uuid,
@@ -53,6 +55,7 @@ impl Store {
         let inner = StoreInner {
             connections: Connections::new(&options, options.connections)?,
             directory: Directory::default(),
+            policy: Remembered::default(),
             bells: Bells::hang(&direct_url, closed.clone())?,
             process: Uuid::now_v7(),
             cell: 0,
@@ -61,6 +64,7 @@ impl Store {
         };
         let inner = Arc::new(inner);
         let watch = Arc::new(Watch::start(inner.clone()));
+        tokio::spawn(closed.clone().run_until_cancelled_owned(keep_remembered(inner.clone())));
         Ok(Self { inner, options: Arc::new(options), watch, _closed: Arc::new(closed.drop_guard()) })
     }
 

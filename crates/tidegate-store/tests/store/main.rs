@@ -9,6 +9,7 @@ mod inspecting;
 mod keeping;
 mod lifecycle;
 mod plans;
+mod policy;
 mod reading;
 
 use std::time::{Duration, Instant};

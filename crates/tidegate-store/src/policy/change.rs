@@ -1,0 +1,116 @@
+//! Changing limits key by key. A change is a merge patch that is added to those made before.
+
+use serde_json::Value;
+use sqlx::Row;
+use tidegate_core::limits::Limits;
+use tidegate_core::merge_patch::{BadValue, Patched, amend};
+use tidegate_core::peer::PeerLimits;
+use tidegate_core::tenant::TenantLimits;
+use tidegate_core::{PeerName, TenantId};
+
+use crate::connection::Tx;
+use crate::error::{PolicyError, StoreError};
+use crate::policy::stored::{Documents, Scope};
+use crate::store::Store;
+
+/// Most tenants, and most peers, that may be configured: every process remembers them all.
+pub(super) const MAX_NAMED: i64 = 10_000;
+
+const ONE: &str = "SELECT CASE WHEN seed_off THEN NULL ELSE seed::text END AS seed, patch::text AS patch \
+    FROM tidegate.policy WHERE scope = $1 AND name = $2";
+const COUNT: &str = "SELECT count(*) FROM tidegate.policy WHERE scope = $1";
+const CHANGE: &str = "INSERT INTO tidegate.policy (scope, name, patch, changed_ms) VALUES ($1, $2, $3::jsonb, tidegate.now_ms()) \
+    ON CONFLICT (scope, name) DO UPDATE SET patch = excluded.patch, changed_ms = excluded.changed_ms";
+// What the file says is kept aside, so that a start with the same file does not bring it back.
+const DROP_PATCHED: &str = "DELETE FROM tidegate.policy WHERE scope = $1 AND name = $2 AND seed IS NULL";
+const DROP_SEEDED: &str = "UPDATE tidegate.policy SET patch = NULL, seed_off = true, changed_ms = tidegate.now_ms() \
+    WHERE scope = $1 AND name = $2 AND (patch IS NOT NULL OR NOT seed_off)";
+
+impl Store {
+    /// The limits of the cell that are in effect.
+    pub async fn limits(&self) -> Result<Limits, StoreError> {
+        let rows = self.read(sqlx::query(ONE).bind(Scope::Limits.code()).bind("")).await?;
+        let documents = match rows.first() {
+            Some(row) => Documents::parse(row.try_get("seed")?, row.try_get("patch")?)?,
+            None => Documents::default(),
+        };
+        Ok(documents.effective(Scope::Limits, ""))
+    }
+
+    /// Changes the limits of the cell, and returns those that are in effect then.
+    pub async fn patch_limits(&self, change: &Value) -> Result<Limits, PolicyError> {
+        self.patch(Scope::Limits, "", change).await
+    }
+
+    /// Changes the limits of a tenant, configured before or not.
+    pub async fn patch_tenant(&self, tenant: &TenantId, change: &Value) -> Result<TenantLimits, PolicyError> {
+        self.patch(Scope::Tenant, tenant.as_str(), change).await
+    }
+
+    /// Changes the limits of a peer, configured before or not.
+    pub async fn patch_peer(&self, peer: &PeerName, change: &Value) -> Result<PeerLimits, PolicyError> {
+        self.patch(Scope::Peer, peer.as_str(), change).await
+    }
+
+    /// Takes all limits from a tenant, those of the file too. Tells whether it had any.
+    pub async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
+        self.drop_named(Scope::Tenant, tenant.as_str()).await
+    }
+
+    /// Takes all limits from a peer, those of the file too. Tells whether it had any.
+    pub async fn delete_peer(&self, peer: &PeerName) -> Result<bool, StoreError> {
+        self.drop_named(Scope::Peer, peer.as_str()).await
+    }
+
+    async fn patch<T: Patched>(&self, scope: Scope, name: &str, change: &Value) -> Result<T, PolicyError> {
+        let mut tx = self.inner_ref().connections.begin(true).await?;
+        match write::<T>(&mut tx, scope, name, change).await {
+            Ok(object) => {
+                self.inner_ref().publish(tx).await?;
+                Ok(object)
+            }
+            Err(error) => {
+                tx.rollback().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn drop_named(&self, scope: Scope, name: &str) -> Result<bool, StoreError> {
+        let mut tx = self.inner_ref().connections.begin(true).await?;
+        let mut dropped = 0;
+        for sql in [DROP_PATCHED, DROP_SEEDED] {
+            let query = sqlx::query(sql).bind(scope.code()).bind(name.to_owned());
+            dropped += tx.call(|conn| query.execute(conn)).await?.rows_affected();
+        }
+        match dropped {
+            0 => tx.rollback().await,
+            _ => drop(self.inner_ref().publish(tx).await?),
+        }
+        Ok(dropped > 0)
+    }
+}
+
+/// Adds a change to those that are stored. Nothing is stored where it is refused.
+async fn write<T: Patched>(tx: &mut Tx, scope: Scope, name: &str, change: &Value) -> Result<T, PolicyError> {
+    let query = sqlx::query(ONE).bind(scope.code()).bind(name.to_owned());
+    let before = match tx.call(|conn| query.fetch_optional(conn)).await? {
+        Some(row) => {
+            let column = |name| row.try_get(name).map_err(StoreError::from);
+            Documents::parse(column("seed")?, column("patch")?)?
+        }
+        None => {
+            let query = sqlx::query_scalar(COUNT).bind(scope.code());
+            let named: i64 = tx.call(|conn| query.fetch_one(conn)).await?;
+            if named >= MAX_NAMED {
+                let problem = format!("would be one more than the {MAX_NAMED} {} that there may be", scope.plural());
+                return Err(PolicyError::Bad(BadValue::new("", problem)));
+            }
+            Documents::default()
+        }
+    };
+    let (changes, object) = amend::<T>(&before.seed, &before.patch, change).map_err(PolicyError::Bad)?;
+    let query = sqlx::query(CHANGE).bind(scope.code()).bind(name.to_owned()).bind(changes.to_string());
+    tx.call(|conn| query.execute(conn)).await?;
+    Ok(object)
+}
