@@ -46,3 +46,5 @@ ALTER TABLE tidegate.ready
     ADD COLUMN session_id uuid,
     ADD COLUMN reserved_ms bigint,
     ADD CONSTRAINT ready_reserved CHECK ((session_id IS NULL) = (reserved_ms IS NULL));
+-- The few flows in which slots are reserved, for the keeper that takes back what nobody claimed.
+CREATE INDEX flow_admitted ON tidegate.flow (id) WHERE lane = 0;

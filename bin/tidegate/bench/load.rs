@@ -52,7 +52,8 @@ impl Cell {
             let store = Store::open(StoreOptions::new(url))?;
             store.make_partitions(&Retention::default()).await?;
             let limits = Limits { max_queued: MAX_QUEUED, max_bytes: MAX_BYTES, ..Limits::default() };
-            let door = Admitter::start(&store, AdmitterOptions { limits, ..AdmitterOptions::default() })?;
+            store.seed_policy(&limits, &Default::default(), &Default::default()).await?;
+            let door = Admitter::start(&store, AdmitterOptions::default())?;
             Ok((store, door))
         };
         let (store, door) = opened.await.map_err(|error| broken("the store cannot be opened", &error))?;

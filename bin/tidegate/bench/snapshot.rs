@@ -232,11 +232,7 @@ async fn ours(
     // Whatever becomes of the rest, the upkeep ends with it.
     let _stop = stream.stop.clone().drop_guard();
     // The upkeep is a part of the system: its looks must not walk the dead either.
-    let keeper = KeeperOptions {
-        limits: Limits { max_queued: MAX_QUEUED, max_bytes: MAX_BYTES, ..Limits::default() },
-        ..KeeperOptions::default()
-    };
-    let upkeep = tokio::spawn(tidegate_keeper::keep(cell.store.clone(), keeper, stream.stop.clone()));
+    let upkeep = tokio::spawn(tidegate_keeper::keep(cell.store.clone(), KeeperOptions::default(), stream.stop.clone()));
     let mut parts = JoinSet::new();
     for n in 0..SUBMITTERS {
         let (cell, stream) = (cell.clone(), stream.clone());

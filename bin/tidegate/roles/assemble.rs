@@ -81,7 +81,6 @@ impl Api {
 pub(super) async fn keep(config: &Config, store: &Store, stop: CancellationToken) {
     let (keeper, retention) = (&config.keeper, &config.retention);
     let options = KeeperOptions {
-        limits: config.limits.clone(),
         retention: Retention {
             finished: ms(retention.finished_ms),
             refused: ms(retention.refused_ms),
@@ -150,7 +149,6 @@ pub(super) fn address(listener: &TcpListener) -> Result<SocketAddr, Failure> {
 
 fn admitter_options(config: &Config) -> AdmitterOptions {
     AdmitterOptions {
-        limits: config.limits.clone(),
         batch_tasks: config.store.batch_max_tasks as usize,
         batch_bytes: config.store.batch_max_bytes as usize,
         waiting: config.store.max_waiting_submissions as usize,

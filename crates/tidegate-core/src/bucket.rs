@@ -59,7 +59,11 @@ impl Bucket {
         if amount > self.burst || self.per_minute == 0 {
             return Drawn::Short { retry_ms: None };
         }
-        if short > SLACK_NS { Drawn::Short { retry_ms: Some((short as u64).div_ceil(1_000_000)) } } else { Drawn::Taken { add_ns } }
+        if short > SLACK_NS {
+            Drawn::Short { retry_ms: Some((short as u64).div_ceil(1_000_000)) }
+        } else {
+            Drawn::Taken { add_ns }
+        }
     }
 
     /// How much it holds at `now_ns`.

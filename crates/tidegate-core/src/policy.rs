@@ -35,6 +35,14 @@ impl Policy {
         self.peers.get(name)
     }
 
+    /// Whether some waiting task may be held back although a slot is free for it: by a pause, or because its peer or
+    /// its tenant has a limit of its own.
+    pub fn can_hold_back(&self) -> bool {
+        !self.pauses.is_empty()
+            || self.peers.values().any(|peer| peer.max_in_flight.is_some())
+            || self.tenants.values().any(TenantLimits::limits_running)
+    }
+
     /// A pause by which no such task starts.
     pub fn held(&self, kind: &str, class: Class, tenant: &str, peer: Option<&str>, now: EpochMs) -> Option<&Pause> {
         self.pauses.iter().find(|pause| pause.in_effect(now) && pause.stops(kind, class, tenant, peer))

@@ -98,6 +98,11 @@ impl TenantLimits {
         }
     }
 
+    /// Whether there is a limit to what of it runs.
+    pub fn limits_running(&self) -> bool {
+        self.max_running.is_some() || Class::ALL.into_iter().any(|class| self.class(class).max_running.is_some())
+    }
+
     /// The limits of a tenant that nobody configured: none.
     pub fn unconfigured() -> &'static Self {
         &USUAL

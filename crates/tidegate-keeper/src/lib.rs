@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use tidegate_core::limits::Limits;
 use tidegate_store::{Due, Retention, SWEEP, Store, StoreError, Swept};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -15,8 +14,6 @@ use tokio_util::task::TaskTracker;
 /// How the keeper works.
 #[derive(Debug, Clone)]
 pub struct KeeperOptions {
-    /// The bounds of the cell, for promotions.
-    pub limits: Limits,
     /// How long what has ended is kept.
     pub retention: Retention,
     /// The longest that something that is due waits for a sweep.
@@ -32,7 +29,6 @@ pub struct KeeperOptions {
 impl Default for KeeperOptions {
     fn default() -> Self {
         Self {
-            limits: Limits::default(),
             retention: Retention::default(),
             sweep_interval: Duration::from_millis(250),
             reap_interval: Duration::from_secs(1),
@@ -103,11 +99,12 @@ impl Sweeper {
                 moved += expired;
             }
             if due.eligible.is_some_and(|eligible| eligible <= due.now) {
-                let (promoted, until) = self.store.promote_due(&self.options.limits, *swept).await?;
+                let (promoted, until) = self.store.promote_due(*swept).await?;
                 *swept = until;
                 metrics::counter!("tidegate_keeper_promoted_total").increment(promoted as u64);
                 moved += promoted;
             }
+            moved += self.store.take_back_reserved().await?;
             if moved < SWEEP {
                 return Ok(due);
             }

@@ -44,12 +44,7 @@ pub struct AdmitterOptions {
 
 impl Default for AdmitterOptions {
     fn default() -> Self {
-        Self {
-            batch_tasks: 500,
-            batch_bytes: 4 << 20,
-            waiting: 10_000,
-            key_retention: Duration::from_secs(86_400),
-        }
+        Self { batch_tasks: 500, batch_bytes: 4 << 20, waiting: 10_000, key_retention: Duration::from_secs(86_400) }
     }
 }
 
@@ -81,10 +76,13 @@ impl Weighted for Item {
     }
 }
 
+/// When it was read, and what.
+type Remembered = (Instant, Arc<Policy>, Arc<Facts>);
+
 /// What was last read under the lock.
 #[derive(Clone, Default)]
 pub(crate) struct Memory {
-    last: Arc<Mutex<Option<(Instant, Arc<Policy>, Arc<Facts>)>>>,
+    last: Arc<Mutex<Option<Remembered>>>,
     pressure: Arc<AtomicU64>,
 }
 
@@ -111,8 +109,7 @@ impl Admitter {
         let refusals = Refusals::start(store.inner());
         let (memory, pace) = (Memory::default(), PaceWindow::default());
         let connections = Connections::new(store.options(), 1)?;
-        let door =
-            Door::new(store.inner(), connections, refusals.clone(), memory.clone(), pace.clone(), options);
+        let door = Door::new(store.inner(), connections, refusals.clone(), memory.clone(), pace.clone(), options);
         let watched = watch(store.inner(), memory.clone(), pace);
         tokio::spawn(closing.clone().run_until_cancelled_owned(watched));
         let sender = gather_on_thread("tidegate-door", limits, door, closing.clone())
@@ -184,7 +181,8 @@ impl Admitter {
         let known = facts.tenants.contains_key(submission.tenant.as_str())
             && submission.peer.as_ref().is_none_or(|peer| facts.peers.contains_key(peer.as_str()));
         let class = policy.limits.class_of(submission.priority);
-        let below: i64 = Class::ALL.iter().filter(|below| **below > class).map(|below| facts.classes[*below as usize].queued).sum();
+        let below: i64 =
+            Class::ALL.iter().filter(|below| **below > class).map(|below| facts.classes[*below as usize].queued).sum();
         if !known || below > 0 {
             return None;
         }

@@ -17,12 +17,7 @@ const ADMIT_PLAIN: &str = concat!(include_str!("ledger.sql"), include_str!("admi
 
 impl Door {
     /// Writes what was let in. Tells whom to ring after the commit.
-    pub(crate) async fn write(
-        &self,
-        decided: &[Decided<'_>],
-        now: EpochMs,
-        tx: &mut Tx,
-    ) -> Result<Rings, StoreError> {
+    pub(crate) async fn write(&self, decided: &[Decided<'_>], now: EpochMs, tx: &mut Tx) -> Result<Rings, StoreError> {
         if decided.is_empty() {
             return Ok(Rings::default());
         }
@@ -88,7 +83,8 @@ impl Door {
         if plain {
             return tx.call(|conn| query.fetch_one(conn)).await;
         }
-        let keyed: Vec<_> = rows.iter().filter_map(|row| Some((row.submission, row.submission.idempotency.as_ref()?))).collect();
+        let keyed: Vec<_> =
+            rows.iter().filter_map(|row| Some((row.submission, row.submission.idempotency.as_ref()?))).collect();
         let query = query
             .bind(column!(|_s, d| d.times.not_before))
             .bind(column!(|_s, d| d.reason.map(|reason| reason.as_str())))

@@ -1,6 +1,7 @@
 -- With $1 the records are held against the places too, which reads all that retention keeps. Every counter beside the rows it counts; what differs is returned. One snapshot, no lock.
 WITH held AS MATERIALIZED (
-    SELECT flow_id, task_id, 1 AS queued, 0 AS running, 0 AS deferred, tokens, usd_micros, bytes::bigint AS bytes FROM tidegate.ready
+    SELECT flow_id, task_id, (session_id IS NULL)::int AS queued, (session_id IS NOT NULL)::int AS running, 0 AS deferred, tokens, usd_micros,
+        bytes::bigint AS bytes FROM tidegate.ready
     UNION ALL SELECT flow_id, task_id, 0, 1, 0, tokens, usd_micros, bytes FROM tidegate.lease
     UNION ALL SELECT flow_id, task_id, 0, 0, 1, 0, 0, bytes FROM tidegate.deferred
 ), by_scope AS (
@@ -9,10 +10,15 @@ WITH held AS MATERIALIZED (
     FROM held h JOIN tidegate.flow f ON f.id = h.flow_id
     CROSS JOIN LATERAL (
         VALUES (0::smallint, ''), (1::smallint, CASE f.class WHEN 0 THEN 'critical' WHEN 1 THEN 'standard' ELSE 'background' END),
-            (2::smallint, f.tenant), (3::smallint, f.peer)
+            (2::smallint, f.tenant), (3::smallint, f.peer),
+            (4::smallint, CASE f.class WHEN 0 THEN 'critical' WHEN 1 THEN 'standard' ELSE 'background' END || ':' || f.tenant)
     ) AS k(scope, key)
-    WHERE k.scope < 3 OR k.key <> ''
+    WHERE k.scope <> 3 OR k.key <> ''
     GROUP BY k.scope, k.key
+    -- Of a session only its slots are counted.
+    UNION ALL SELECT 5::smallint, s.session_id::text, 0, count(*), 0, 0, 0, 0
+    FROM (SELECT session_id FROM tidegate.lease UNION ALL SELECT session_id FROM tidegate.ready WHERE session_id IS NOT NULL) s
+    GROUP BY s.session_id
 ), usage_drift AS (
     SELECT 'usage ' || coalesce(u.scope, b.scope) || ' ' || coalesce(u.key, b.key) AS what,
         ARRAY[coalesce(u.queued, 0), coalesce(u.running, 0), coalesce(u.deferred, 0), coalesce(u.tokens, 0), coalesce(u.usd_micros, 0), coalesce(u.bytes, 0)]::bigint[] AS counted,
@@ -27,7 +33,7 @@ WITH held AS MATERIALIZED (
     FROM tidegate.ready r
     LEFT JOIN tidegate.flow_usage u ON u.flow_id = r.flow_id
     LEFT JOIN tidegate.active_flow a ON a.flow_id = r.flow_id
-    WHERE u.flow_id IS NULL OR a.flow_id IS NULL OR (r.rank, r.task_id) < (u.low_rank, u.low_id)
+    WHERE u.flow_id IS NULL OR a.flow_id IS NULL OR (r.rank, r.task_id) < (u.low_rank, u.low_id) OR (r.rank, r.task_id) > (u.high_rank, u.high_id)
     GROUP BY r.flow_id
 ), places AS (
     SELECT task_id, count(*) AS n FROM held GROUP BY task_id

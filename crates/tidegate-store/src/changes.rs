@@ -79,6 +79,13 @@ impl Released {
     }
 }
 
+impl Released {
+    /// The tokens that it reserves.
+    pub(crate) fn tokens(&self) -> i64 {
+        self.holding.tokens
+    }
+}
+
 /// What a row holds against the limits.
 pub(crate) fn holding_of(row: &PgRow) -> Result<Holding, StoreError> {
     let bytes: i32 = row.try_get("bytes")?;
@@ -167,6 +174,7 @@ pub(crate) struct Changes {
     attempts: Vec<Attempt>,
     undeferred: Vec<Uuid>,
     promoted: Vec<Uuid>,
+    readmitted: Vec<(Place, i64, bool)>,
     requests: Vec<(Uuid, Uuid, Reason, Option<String>)>,
     settled_cancels: Vec<Uuid>,
 }
@@ -183,6 +191,7 @@ impl Changes {
             && self.starts.is_empty()
             && self.returns.is_empty()
             && self.promoted.is_empty()
+            && self.readmitted.is_empty()
             && self.requests.is_empty()
     }
 
@@ -353,6 +362,25 @@ impl Changes {
         self.session = session;
     }
 
+    /// A task whose reserved slot nobody claimed goes to the queue, or waits among the deferred, in the flow `to`.
+    pub(crate) fn readmit(&mut self, place: Place, key: &FlowKey, to: i64, queued: bool, holding: Holding) {
+        let (status, reason) = if queued { (Status::Queued, None) } else { (Status::Deferred, Some(Reason::Overload)) };
+        self.ledger.transition(key, place.id, Some(Status::Admitted), status, reason, holding);
+        self.ledger.leaves(place.flow);
+        if let Some(session) = place.reserved {
+            self.ledger.slots(session, -1);
+        }
+        if queued {
+            self.ledger.enters(to, place.rank, place.id);
+        }
+        self.readmitted.push((place, to, queued));
+    }
+
+    /// A tenant's bucket of tokens is corrected to what was used.
+    pub(crate) fn reconcile(&mut self, tenant: &str, tokens_ns: i64) {
+        self.ledger.draw(tenant, 0, tokens_ns);
+    }
+
     /// A deferred task goes to the queue.
     pub(crate) fn promote(&mut self, place: Place, key: &FlowKey, holding: Holding) {
         self.ledger.transition(key, place.id, Some(Status::Deferred), Status::Queued, None, holding);
@@ -478,6 +506,19 @@ impl Changes {
         if !self.promoted.is_empty() {
             let sql = include_str!("promote.sql");
             tx.call(|conn| sqlx::query(sql).bind(self.promoted.clone()).execute(conn)).await?;
+        }
+        if !self.readmitted.is_empty() {
+            let query = sqlx::query(include_str!("readmit.sql"))
+                .bind(self.readmitted.iter().map(|(place, ..)| place.id.0).collect::<Vec<_>>())
+                .bind(self.readmitted.iter().map(|(place, ..)| place.flow).collect::<Vec<_>>())
+                .bind(self.readmitted.iter().map(|(place, ..)| place.rank).collect::<Vec<_>>())
+                .bind(self.readmitted.iter().map(|(_, to, _)| *to).collect::<Vec<_>>())
+                .bind(self.readmitted.iter().map(|(.., queued)| *queued).collect::<Vec<_>>())
+                .bind(now);
+            let moved = tx.call(|conn| query.execute(conn)).await?.rows_affected();
+            if moved != self.readmitted.len() as u64 {
+                return Err(StoreError::Busy(sqlx::Error::RowNotFound));
+            }
         }
         if !self.returns.is_empty() {
             self.write_returns(store, tx).await?;

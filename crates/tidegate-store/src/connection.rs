@@ -123,14 +123,6 @@ impl Connections {
         self.begin_with(sql).await.map(|(tx, _)| tx)
     }
 
-    /// Begins a transaction, locks the cell, and reads what `sql` asks for, in one round trip: the fewer there are
-    /// under the lock, the sooner the next comes to its turn. Values come as text, so ask for numbers only.
-    pub(crate) async fn begin_reading(&self, sql: &'static str) -> Result<(Tx, PgRow), StoreError> {
-        let (tx, mut rows) = self.begin_with(format!("{}; {sql}", self.shared.settings.begin_locked)).await?;
-        let row = rows.pop().ok_or_else(|| StoreError::Schema("nothing was read".into()))?;
-        Ok((tx, row))
-    }
-
     /// Begins a transaction without a lock on a connection that is at hand; nothing where there is none, or it fails.
     /// For whoever holds the lock elsewhere and must not wait.
     pub(crate) async fn begin_at_hand(&self) -> Option<Tx> {

@@ -28,7 +28,8 @@ impl FlowKey {
     /// The counter rows that a task of this flow moves.
     fn usage_keys(&self) -> impl Iterator<Item = (i16, String)> {
         let peer = (!self.peer.is_empty()).then(|| (3, self.peer.clone()));
-        [(2, self.tenant.clone())].into_iter().chain(peer)
+        let of_class = Class::ALL.into_iter().map(|class| (4, format!("{}:{}", class.as_str(), self.tenant)));
+        [(2, self.tenant.clone())].into_iter().chain(peer).chain(of_class)
     }
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct Decided<'a> {
 
 /// What becomes of one of a batch.
 enum Answer {
-    Now(Admission),
+    Now(Box<Admission>),
     Wait,
 }
 
@@ -93,7 +93,7 @@ impl Flush<Item> for Door {
                     for (item, answer) in batch.into_iter().zip(answers) {
                         match answer {
                             // A caller that left does not undo its task.
-                            Answer::Now(answer) => drop(item.reply.send(Ok(answer))),
+                            Answer::Now(answer) => drop(item.reply.send(Ok(*answer))),
                             Answer::Wait => self.waiting.push(Item { parked: true, ..item }),
                         }
                     }
@@ -196,8 +196,9 @@ impl Door {
         let mut tx = self.connections.begin(true).await?;
         let read_at = Instant::now();
         let read = facts::read(&self.store, &wanted, &self.pace, &mut tx).await?;
-        let policy = self.store.refreshed_policy(read.revision, &mut tx).await?;
-        let (mut facts, now) = (read.facts, read.facts_now());
+        let policy = self.store.policy_at(read.revision, &mut tx).await?;
+        let now = read.facts.now;
+        let mut facts = read.facts;
         correct_ids(batch, now, self.store.cell);
         self.look_further(&policy, &mut facts, batch, &mut tx).await?;
         let before = facts.shedding;
@@ -275,7 +276,7 @@ impl Door {
             {
                 let same = body.as_slice() == idempotency.body_sha256;
                 let answer = if same { Admission::Replayed { id: *id } } else { Admission::KeyReused { id: *id } };
-                answers.push(Answer::Now(answer));
+                answers.push(Answer::Now(Box::new(answer)));
                 continue;
             }
             // Those who waited may be more than one transaction holds: the rest is next.
@@ -286,15 +287,14 @@ impl Door {
             }
             let waited_ms = item.arrived.elapsed().as_millis() as u64;
             let mut verdict = decide(policy, facts, submission, now, waited_ms);
-            if let Some(until) = verdict.wait_until {
-                if until.min(verdict.decision.times.arrived + MAX_WAIT_MS) > now && !item.reply.is_closed() {
-                    if parked < policy.limits.max_waiting_callers as usize {
-                        parked += 1;
-                        answers.push(Answer::Wait);
-                        continue;
-                    }
-                    verdict.decision.reason = Some(Reason::WaitersFull);
+            let waits = |until: EpochMs| until.min(verdict.decision.times.arrived + MAX_WAIT_MS) > now;
+            if verdict.wait_until.is_some_and(waits) && !item.reply.is_closed() {
+                if parked < policy.limits.max_waiting_callers as usize {
+                    parked += 1;
+                    answers.push(Answer::Wait);
+                    continue;
                 }
+                verdict.decision.reason = Some(Reason::WaitersFull);
             }
             verdict.decision.retry_after_ms = verdict.decision.retry_after_ms.map(jittered);
             facts.take(submission, &verdict);
@@ -308,7 +308,7 @@ impl Door {
                 let key = FlowKey { lane, ..flow_key(policy, submission) };
                 decided.push(Decided { submission, verdict, key });
             }
-            answers.push(Answer::Now(Admission::Decided { id: submission.id, decision }));
+            answers.push(Answer::Now(Box::new(Admission::Decided { id: submission.id, decision })));
         }
         (answers, decided)
     }
@@ -348,7 +348,8 @@ impl Door {
     fn refuse(&self, batch: &[Item], answers: &[Answer]) {
         let mut admissions: BTreeMap<(Class, &'static str), u64> = BTreeMap::new();
         for (item, answer) in batch.iter().zip(answers) {
-            let Answer::Now(Admission::Decided { decision, .. }) = answer else { continue };
+            let Answer::Now(answer) = answer else { continue };
+            let Admission::Decided { decision, .. } = &**answer else { continue };
             *admissions.entry((decision.class, decision.status.as_str())).or_default() += 1;
             if decision.status.is_final() {
                 self.refusals.record(&item.submission, decision);

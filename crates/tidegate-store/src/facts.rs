@@ -67,9 +67,7 @@ impl Wanted {
     pub(crate) fn with_limited(mut self, policy: &Policy) -> Self {
         let limited = policy.peers.iter().filter(|(_, peer)| peer.max_in_flight.is_some());
         self.peers.extend(limited.map(|(name, _)| name.clone()).take(MAX_BACKLOG as usize));
-        let limited = policy.tenants.iter().filter(|(_, tenant)| {
-            tenant.max_running.is_some() || tenant.classes.values().any(|class| class.max_running.is_some())
-        });
+        let limited = policy.tenants.iter().filter(|(_, tenant)| tenant.limits_running());
         self.tenants.extend(limited.map(|(name, _)| name.clone()).take(MAX_BACKLOG as usize));
         self
     }
@@ -118,7 +116,7 @@ pub(crate) async fn read(
         for (flow, [tasks, tokens, usd_micros]) in std::mem::take(&mut read.due) {
             let Some(flow) = flows.get(&flow) else { continue };
             let facts = &mut read.facts;
-            let mut add = |usage: &mut Usage| {
+            let add = |usage: &mut Usage| {
                 usage.due += tasks;
                 usage.due_tokens += tokens;
                 usage.due_usd_micros += usd_micros;
@@ -273,7 +271,7 @@ pub(crate) async fn read_backlog(
         });
     }
     for candidates in &mut facts.candidates {
-        candidates.sort_by(|a, b| (b.rank, b.id).cmp(&(a.rank, a.id)));
+        candidates.sort_by_key(|candidate| std::cmp::Reverse((candidate.rank, candidate.id)));
     }
     facts.backlog = (backlog.len() <= MAX_BACKLOG as usize).then_some(backlog);
     Ok(())

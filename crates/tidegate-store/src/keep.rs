@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use sqlx::Row;
 use sqlx::postgres::PgRow;
-use tidegate_core::admission::Room;
 use tidegate_core::backoff::BackoffPolicy;
-use tidegate_core::limits::Limits;
 use tidegate_core::order::{Waiting, doom};
 use tidegate_core::settlement::Ending;
 use tidegate_core::{EpochMs, Status, TaskId};
@@ -42,9 +40,6 @@ const LATE_QUEUED: &str = "SELECT tidegate.now_ms() AS now_ms, r.* FROM tidegate
     WHERE r.deadline_ms > $1 AND r.deadline_ms <= (SELECT tidegate.now_ms()) ORDER BY r.deadline_ms LIMIT $2";
 const LATE_DEFERRED: &str = "SELECT tidegate.now_ms() AS now_ms, d.* FROM tidegate.deferred d \
     WHERE d.deadline_ms > $1 AND d.deadline_ms <= (SELECT tidegate.now_ms()) ORDER BY d.deadline_ms LIMIT $2";
-const DUE_DEFERRED: &str = "SELECT tidegate.now_ms() AS now_ms, d.* FROM tidegate.deferred d \
-    WHERE d.eligible_ms >= $1 AND d.eligible_ms <= (SELECT tidegate.now_ms()) ORDER BY d.eligible_ms LIMIT $2";
-const ROOM: &str = include_str!("room.sql");
 
 /// When something is due next, by the database's clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -109,7 +104,7 @@ impl Store {
         changes: &mut Changes,
         tx: &mut Tx,
     ) -> Result<(), StoreError> {
-        let place = place_of(row)?;
+        let place = place_of(row, from)?;
         let flows = self.inner_ref().directory.describe(tx, [place.flow].into_iter()).await?;
         let waiting = waiting_of(row, place)?;
         if let Some(reason) = doom(&waiting, now) {
@@ -125,50 +120,6 @@ impl Store {
             );
         }
         Ok(())
-    }
-
-    /// Moves deferred tasks whose time has come to the queue, as far as it has room; those with too little time left
-    /// end. Returns how many moved or ended, and how far it swept; fewer than [`SWEEP`] means that none is left that
-    /// could.
-    pub async fn promote_due(&self, limits: &Limits, swept: Swept) -> Result<(usize, Swept), StoreError> {
-        let mut tx = self.inner_ref().connections.begin(true).await?;
-        let room_row = tx.call(|conn| sqlx::query(ROOM).fetch_one(conn)).await?;
-        let mut room =
-            Room { queued: room_row.try_get("queued")?, running: room_row.try_get("running")?, ..Room::default() };
-        let rows =
-            tx.call(|conn| sqlx::query(DUE_DEFERRED).bind(swept.eligible).bind(SWEEP as i64).fetch_all(conn)).await?;
-        let (mut changes, mut count, mut now) = (Changes::default(), 0, 0);
-        for row in &rows {
-            now = row.try_get("now_ms")?;
-            let place = place_of(row)?;
-            let flows = self.inner_ref().directory.describe(&mut tx, [place.flow].into_iter()).await?;
-            let key = flow_of(&flows, place.flow)?;
-            if let Some(reason) = doom(&waiting_of(row, place)?, now) {
-                changes.end_waiting(
-                    place,
-                    &key,
-                    Status::Deferred,
-                    Status::Expired,
-                    reason,
-                    holding_of(row)?,
-                    None,
-                    false,
-                );
-            } else if room.may_promote(limits) {
-                room.queued += 1;
-                changes.promote(place, &key, holding_of(row)?);
-            } else {
-                continue;
-            }
-            count += 1;
-        }
-        if count == 0 {
-            tx.rollback().await;
-            return Ok((0, swept));
-        }
-        self.finish(changes, tx, now).await?;
-        let complete = rows.len() < SWEEP && count == rows.len();
-        Ok((count, if complete { Swept { eligible: now, ..swept } } else { swept }))
     }
 
     /// Settles the attempts of sessions that died. Returns how many; fewer than [`SWEEP`] means that none is left.
@@ -218,7 +169,7 @@ impl Store {
         Ok(rows.len())
     }
 
-    async fn finish(&self, changes: Changes, mut tx: Tx, now: EpochMs) -> Result<(), StoreError> {
+    pub(crate) async fn finish(&self, changes: Changes, mut tx: Tx, now: EpochMs) -> Result<(), StoreError> {
         let written = changes.write(self.inner_ref(), &mut tx, now).await;
         if let Err(StoreError::Busy(_)) = &written {
             self.inner_ref().directory.forget();
@@ -236,11 +187,14 @@ impl Store {
     }
 }
 
-fn place_of(row: &PgRow) -> Result<Place, StoreError> {
-    Ok(Place { flow: row.try_get("flow_id")?, rank: row.try_get("rank")?, id: TaskId(row.try_get("task_id")?) })
+/// Where a task waits, from its row in `ready` or `deferred`.
+pub(crate) fn place_of(row: &PgRow, from: Status) -> Result<Place, StoreError> {
+    let reserved = if from == Status::Queued { row.try_get("session_id")? } else { None };
+    let id = TaskId(row.try_get("task_id")?);
+    Ok(Place { flow: row.try_get("flow_id")?, rank: row.try_get("rank")?, id, reserved })
 }
 
-fn waiting_of(row: &PgRow, place: Place) -> Result<Waiting, StoreError> {
+pub(crate) fn waiting_of(row: &PgRow, place: Place) -> Result<Waiting, StoreError> {
     Ok(Waiting {
         id: place.id,
         rank: place.rank,

@@ -75,8 +75,16 @@ struct FlowMove {
     queued: i64,
     low: Option<(i64, Uuid)>,
     raise: bool,
-    high: Option<(i64, Uuid)>,
-    sink: bool,
+    /// The last that came in, and the first that was displaced.
+    entered: Option<(i64, Uuid)>,
+    displaced: Option<(i64, Uuid)>,
+}
+
+impl FlowMove {
+    /// Where the upper bound goes: past what was displaced, but not below what came in.
+    fn high(&self) -> Option<(i64, Uuid)> {
+        self.entered.max(self.displaced)
+    }
 }
 
 /// What an event tells: of which tenant and kind, what they became, and why.
@@ -163,7 +171,7 @@ impl Ledger {
     pub(crate) fn enters(&mut self, flow: i64, rank: i64, id: TaskId) {
         let moved = self.flows.entry(flow).or_default();
         moved.queued += 1;
-        moved.high = moved.high.max(Some((rank, id.0)));
+        moved.entered = moved.entered.max(Some((rank, id.0)));
         if !moved.raise {
             moved.low = Some(moved.low.map_or((rank, id.0), |low| low.min((rank, id.0))));
         }
@@ -186,8 +194,7 @@ impl Ledger {
     pub(crate) fn displaced(&mut self, flow: i64, rank: i64, id: TaskId) {
         let moved = self.flows.entry(flow).or_default();
         moved.queued -= 1;
-        moved.sink = true;
-        moved.high = Some(moved.high.map_or((rank, id.0), |high| high.min((rank, id.0))));
+        moved.displaced = Some(moved.displaced.map_or((rank, id.0), |first| first.min((rank, id.0))));
     }
 
     /// How many more run, by scope and key.
@@ -207,7 +214,9 @@ impl Ledger {
 
     /// The counter rows that move, and by how much, in order.
     fn usage(&self) -> Vec<(i16, String, Counts)> {
-        let named = (0..).zip(&self.usage).flat_map(|(scope, keys)| keys.iter().map(move |(key, counts)| (scope, key.clone(), *counts)));
+        let named = (0..)
+            .zip(&self.usage)
+            .flat_map(|(scope, keys)| keys.iter().map(move |(key, counts)| (scope, key.clone(), *counts)));
         let of_class = Class::ALL.into_iter().zip(&self.tenant_classes);
         let of_class = of_class.flat_map(|(class, keys)| {
             keys.iter().map(move |(tenant, counts)| (4, format!("{}:{tenant}", class.as_str()), *counts))
@@ -265,9 +274,9 @@ impl Ledger {
             .bind(usage(|c| c.run_ms))
             .bind(usage(|c| c.rate_ns))
             .bind(usage(|c| c.tokens_ns))
-            .bind(flows.clone().map(|f| f.high.map(|high| high.0)).collect::<Vec<_>>())
-            .bind(flows.clone().map(|f| f.high.map(|high| high.1)).collect::<Vec<_>>())
-            .bind(flows.map(|f| f.sink).collect::<Vec<_>>())
+            .bind(flows.clone().map(|f| f.high().map(|high| high.0)).collect::<Vec<_>>())
+            .bind(flows.clone().map(|f| f.high().map(|high| high.1)).collect::<Vec<_>>())
+            .bind(flows.map(|f| f.displaced.is_some()).collect::<Vec<_>>())
     }
 
     /// Checks the row that the statement returned, and replaces counter rows that have had enough versions.

@@ -211,6 +211,11 @@ impl Store {
                 crate::connection::call(connections.call_timeout(), query.execute(&mut *conn)).await?.rows_affected();
             conn.release();
         }
+        const SESSIONS: &str = "DELETE FROM tidegate.usage u WHERE u.scope = 5 AND u.running = 0 \
+            AND NOT EXISTS (SELECT FROM tidegate.heartbeat h WHERE h.session_id = u.key::uuid)";
+        let mut tx = connections.begin(true).await?;
+        rows += tx.call(|conn| sqlx::query(SESSIONS).execute(conn)).await?.rows_affected();
+        tx.commit().await?;
         Ok(rows + self.prune_flows().await?)
     }
 

@@ -6,17 +6,19 @@ use std::time::{Duration, Instant};
 
 use sqlx::Row;
 use sqlx::postgres::PgRow;
+use tidegate_core::admission::tokens_bucket;
 use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::order::{FlowHead, Waiting, choose};
 use tidegate_core::settlement::Ending;
 use tidegate_core::submission::Cost;
+use tidegate_core::tenant::TenantLimits;
 use tidegate_core::{EpochMs, Fence, Kind, Lane, PeerName, Status, TaskId, TenantId};
 use uuid::Uuid;
 
 use crate::bell::Topic;
-use crate::claim_room::{Blocked, Limited, Places};
 use crate::changes::{Changes, Leavings, Place, Released, flow_of, holding_at};
+use crate::claim_room::{Blocked, Limited, Places};
 use crate::connection::{Connections, Tx, call};
 use crate::directory::FlowKey;
 use crate::error::StoreError;
@@ -282,7 +284,7 @@ impl Session {
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
         let mut now = None;
         for row in &rows {
-            let n: i64 = row.try_get(19)?;
+            let n: i64 = row.try_get(20)?;
             let at: EpochMs = row.try_get(0)?;
             now = Some(at);
             let report = &reports[(n - 1) as usize];
@@ -290,6 +292,10 @@ impl Session {
             let key = flow_of(&flows, released.flow)?;
             let leavings = Leavings { result: report.result.clone(), error: report.error.clone(), usage: report.usage };
             let random = rand::random_range(0.0..1.0);
+            if let Some(usage) = report.usage {
+                let shift = token_shift(self.store.policy().tenant(&key.tenant), released.tokens(), usage.tokens);
+                changes.reconcile(&key.tenant, shift);
+            }
             settled[(n - 1) as usize] = changes.settle(
                 released,
                 &key,
@@ -577,6 +583,12 @@ fn seen(
 fn place_of(head: &FlowHead, task: usize, session: Uuid) -> Place {
     let reserved = (head.lane == Lane::Admitted).then_some(session);
     Place { flow: head.flow, rank: head.tasks[task].rank, id: head.tasks[task].id, reserved }
+}
+
+/// How far a tenant's bucket of tokens moves where so many were used instead of those that were estimated.
+fn token_shift(limits: &TenantLimits, estimated: i64, used: u64) -> i64 {
+    let Some(bucket) = tokens_bucket(limits) else { return 0 };
+    bucket.time_of(used).saturating_sub(bucket.time_of(estimated.unsigned_abs()))
 }
 
 fn claimed_of(terms: &Terms, id: TaskId, key: &FlowKey, deliveries: i32, now: EpochMs) -> Result<Claimed, StoreError> {

@@ -122,12 +122,7 @@ fn cell_fits(limits: &Limits, cell: &Usage, ask: &Ask<'_>, entrance: Entrance) -
 }
 
 /// Whether the peer's waiting room holds the task.
-pub(super) fn peer_has_room(
-    policy: &Policy,
-    facts: &Facts,
-    ask: &Ask<'_>,
-    entrance: Entrance,
-) -> Result<(), Refusal> {
+pub(super) fn peer_has_room(policy: &Policy, facts: &Facts, ask: &Ask<'_>, entrance: Entrance) -> Result<(), Refusal> {
     let Some(most) = policy.peer(ask.peer).and_then(|peer| peer.max_waiting) else { return Ok(()) };
     let usage = facts.peer(ask.peer);
     if entrance == Entrance::Slot || within(usage.queued + usage.due, 1, Some(u64::from(most))) {

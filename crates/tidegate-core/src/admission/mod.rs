@@ -116,11 +116,8 @@ pub fn decide(policy: &Policy, facts: &Facts, submission: &Submission, now: Epoc
     if let Some(Some(parent)) = parent {
         times.deadline = times.deadline.min(parent.deadline - PARENT_RESERVE_MS);
     }
-    let rank = order::rank(
-        times.not_before.unwrap_or(times.arrived),
-        submission.priority,
-        policy.limits.ageing_step_ms,
-    );
+    let rank =
+        order::rank(times.not_before.unwrap_or(times.arrived), submission.priority, policy.limits.ageing_step_ms);
     let depth = match parent {
         Some(Some(parent)) => submission.depth.min(parent.depth.saturating_sub(1)),
         _ => submission.depth,

@@ -113,7 +113,8 @@ fn ahead_ms(policy: &Policy, facts: &Facts, class: Class, now: EpochMs) -> Optio
 /// The wait by the tenant's own queue and its fair share of the slots, where it is known who else waits.
 fn fair_ms(policy: &Policy, facts: &Facts, ask: &Ask<'_>, now: EpochMs) -> Option<f64> {
     let flows = facts.backlog.as_ref()?;
-    let (mut own, mut weights) = (0, std::collections::BTreeMap::from([(ask.tenant, policy.tenant(ask.tenant).weight)]));
+    let (mut own, mut weights) =
+        (0, std::collections::BTreeMap::from([(ask.tenant, policy.tenant(ask.tenant).weight)]));
     for flow in flows.iter().filter(|flow| flow.class <= ask.class && flow.queued > 0 && in_queue(flow.lane)) {
         if flow.tenant == ask.tenant {
             own += flow.queued;

@@ -8,13 +8,7 @@ use crate::policy::Policy;
 use crate::slots::SlotCaps;
 
 /// The session on which a slot is free for the task.
-pub(super) fn free_slot(
-    policy: &Policy,
-    facts: &Facts,
-    ask: &Ask<'_>,
-    caps: &SlotCaps,
-    now: EpochMs,
-) -> Option<u128> {
+pub(super) fn free_slot(policy: &Policy, facts: &Facts, ask: &Ask<'_>, caps: &SlotCaps, now: EpochMs) -> Option<u128> {
     let session = session_for(facts, ask.kind)?;
     let runs = caps.room(&facts.running(), ask.class) > 0
         && tenant_runs(policy, facts, ask.tenant, ask.class)

@@ -74,9 +74,9 @@ fn queued(limits: &TenantLimits, facts: &Facts, ask: &Ask<'_>) -> Result<(), Ref
         (tenant.usage.queued + tenant.usage.due, limits.max_queued, "queued"),
         (of_class.queued + of_class.due, limits.class(ask.class).max_queued, "queued-of-class"),
     ];
-    bounds.into_iter().try_for_each(|(used, most, name)| {
-        held(used, 1, most.map(u64::from), name, Reason::TenantQueueLimit)
-    })
+    bounds
+        .into_iter()
+        .try_for_each(|(used, most, name)| held(used, 1, most.map(u64::from), name, Reason::TenantQueueLimit))
 }
 
 fn held(used: i64, more: i64, limit: Option<u64>, name: &'static str, reason: Reason) -> Result<(), Refusal> {

@@ -6,7 +6,7 @@ use crate::names::{Kind, PeerName, Priority, TenantId};
 use crate::pause::{Pause, PauseMode};
 use crate::peer::PeerLimits;
 use crate::submission::{Start, Timing};
-use crate::tenant::{TenantClassLimits, TenantLimits};
+use crate::tenant::{TenantClassLimits, TenantClasses, TenantLimits};
 
 const NOW: EpochMs = 1_790_000_000_000;
 const CRITICAL: i64 = 95;
@@ -15,8 +15,7 @@ const BACKGROUND: i64 = 10;
 
 fn named(n: u8, priority: i64) -> Submission {
     let kind = Kind::parse("echo").unwrap_or_else(|_| unreachable!());
-    let mut submission =
-        Submission::new(TaskId::new(NOW, [n; 10], n), TenantId::default_tenant(), kind, "null".into());
+    let mut submission = Submission::new(TaskId::new(NOW, [n; 10], n), TenantId::default_tenant(), kind, "null".into());
     submission.priority = Priority::new(priority).unwrap_or(Priority::DEFAULT);
     submission
 }
@@ -182,7 +181,10 @@ fn a_tenant_is_told_which_limit_and_when_to_come_again() {
     let decision = decide(&policy, &facts, &submission(STANDARD), NOW, 0).decision;
     assert_eq!((decision.reason, decision.retry_after_ms), (Some(Reason::TenantBytes), None));
     let limits = TenantLimits {
-        classes: [(Class::Standard, TenantClassLimits { max_queued: Some(1), max_running: None })].into(),
+        classes: TenantClasses {
+            standard: TenantClassLimits { max_queued: Some(1), max_running: None },
+            ..TenantClasses::default()
+        },
         ..TenantLimits::default()
     };
     policy.tenants.insert("default".into(), limits);

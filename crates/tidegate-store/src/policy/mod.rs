@@ -64,7 +64,6 @@ impl StoreInner {
     }
 
     /// The policy at a revision that was read under the cell's lock, which this transaction still holds.
-    #[allow(dead_code, reason = "the door and the claims are about to ask")]
     pub(crate) async fn policy_at(&self, revision: i64, tx: &mut Tx) -> Result<Arc<Policy>, StoreError> {
         let remembered = self.policy();
         if remembered.revision == revision {

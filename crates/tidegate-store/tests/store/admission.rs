@@ -19,9 +19,7 @@ fn keyed(cell: &Cell, key: &str, body: u8) -> tidegate_core::submission::Submiss
 async fn one_place_and_sixty_four_racing_posts_from_two_replicas_let_in_exactly_one() {
     let cell = Cell::with(Limits { max_queued: 1, ..Limits::default() }).await;
     let other = Store::open(StoreOptions::new(cell.db.url())).unwrap();
-    let options =
-        AdmitterOptions { limits: Limits { max_queued: 1, ..Limits::default() }, ..AdmitterOptions::default() };
-    let second = Admitter::start(&other, options).unwrap();
+    let second = Admitter::start(&other, AdmitterOptions::default()).unwrap();
     let mut posts = tokio::task::JoinSet::new();
     for n in 0..64 {
         let (submission, admitter) =
@@ -34,7 +32,7 @@ async fn one_place_and_sixty_four_racing_posts_from_two_replicas_let_in_exactly_
         other => panic!("{other:?}"),
     });
     assert_eq!(statuses.clone().filter(|status| *status == (Status::Queued, None)).count(), 1);
-    assert_eq!(statuses.filter(|status| *status == (Status::Rejected, Some(Reason::QueueFull))).count(), 63);
+    assert_eq!(statuses.filter(|status| *status == (Status::Shed, Some(Reason::LowPriority))).count(), 63);
     cell.assert_sound().await;
 }
 
@@ -42,12 +40,12 @@ async fn one_place_and_sixty_four_racing_posts_from_two_replicas_let_in_exactly_
 async fn a_refused_id_answers_within_a_second_and_without_its_payload() {
     let cell = Cell::with(Limits { max_queued: 0, ..Limits::default() }).await;
     let Admission::Decided { id, decision } = cell.admit(cell.submission()).await else { panic!() };
-    assert_eq!((decision.status, decision.reason), (Status::Rejected, Some(Reason::QueueFull)));
+    assert_eq!((decision.status, decision.reason), (Status::Shed, Some(Reason::LowPriority)));
     let task = tidegate_testkit::poll_until(std::time::Duration::from_secs(1), "the refusal", async || {
         cell.store.task(&tenant(), id).await.unwrap()
     })
     .await;
-    assert_eq!((task.status, task.reason, task.payload), (Status::Rejected, Some(Reason::QueueFull), None));
+    assert_eq!((task.status, task.reason, task.payload), (Status::Shed, Some(Reason::LowPriority), None));
     let other = TenantId::parse("other").unwrap();
     assert_eq!(cell.store.task(&other, id).await.unwrap(), None);
 }
@@ -89,7 +87,7 @@ async fn a_key_makes_one_task_however_many_race() {
 async fn a_refusal_does_not_burn_its_key() {
     let cell = Cell::with(Limits { max_queued: 1, ..Limits::default() }).await;
     let first = cell.add(cell.submission()).await;
-    let refused = |answer| matches!(answer, Admission::Decided { decision, .. } if decision.status == Status::Rejected);
+    let refused = |answer| matches!(answer, Admission::Decided { decision, .. } if decision.status == Status::Shed);
     assert!(refused(cell.admit(keyed(&cell, "k", 1)).await));
     cell.canceller.cancel(&tenant(), first, None).await.unwrap();
     assert!(

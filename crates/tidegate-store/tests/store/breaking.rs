@@ -176,7 +176,7 @@ async fn a_sweep_that_breaks_is_made_by_the_next() {
         sqlx::query(again).execute(&mut connection).await.unwrap();
         persist(async || broken.far.reap_lost(true).await).await;
         assert_eq!(broken.cell.status(lost).await, (Status::Deferred, Some(Reason::WorkerLost)));
-        persist(async || broken.far.promote_due(&Limits::default(), Default::default()).await).await;
+        persist(async || broken.far.promote_due(Default::default()).await).await;
         assert_eq!(broken.cell.status(lost).await, (Status::Queued, None));
         broken.cell.assert_sound().await;
         broken.cell.canceller.cancel(&tenant(), lost, None).await.unwrap();

@@ -55,7 +55,7 @@ async fn a_dropped_partition_takes_the_finished_along_and_nothing_else() {
     assert!(pruned.dropped >= 2 && pruned.moved == 2, "{pruned:?}");
     assert_eq!(cell.store.task(&tenant(), finished).await.unwrap(), None);
     assert_eq!(cell.status(running).await, (Status::Running, None));
-    assert_eq!(cell.status(waiting).await, (Status::Queued, None));
+    assert_eq!(cell.status(waiting).await, (Status::Admitted, None));
     cell.settle(&session, &second, Ending::Completed).await;
     assert_eq!(cell.status(running).await, (Status::Completed, None));
     cell.assert_sound().await;

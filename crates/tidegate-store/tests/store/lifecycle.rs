@@ -37,10 +37,11 @@ async fn large_turns_settle_and_claim_at_once() {
     let cell = Cell::new().await;
     for n in 0..3 * TURN {
         let mut submission = cell.submission();
-        submission.priority = priority(20 + (n % 7) as i64);
+        submission.priority = priority(50 + (n % 7) as i64);
         cell.add(submission).await;
     }
-    let session = cell.session(TURN as u32).await;
+    // More slots than that: some are kept for the classes above.
+    let session = cell.session(2 * TURN as u32).await;
     let mut held = session.turn(&[], TURN).await.unwrap().claimed;
     let mut seen = std::collections::HashSet::new();
     for round in 0..3 {
@@ -120,7 +121,7 @@ async fn a_stale_fence_changes_nothing() {
     let session = cell.session(4).await;
     let first = cell.claim(&session).await;
     assert_eq!(cell.settle(&session, &first, Ending::HandedBack).await, Settled::Returned(Reason::HandedBack));
-    assert_eq!(cell.store.promote_due(&Default::default(), Default::default()).await.unwrap().0, 1);
+    assert_eq!(cell.store.promote_due(Default::default()).await.unwrap().0, 1);
     let second = cell.claim(&session).await;
     assert_eq!((second.id, second.fence, second.attempt), (id, Fence(2), 1));
     for ending in [Ending::Completed, FAILED, Ending::Cancelled, Ending::HandedBack, Ending::DeadlineHit] {
@@ -147,7 +148,7 @@ async fn a_failure_is_retried_until_its_attempts_are_used_up() {
     assert_eq!(session.turn(&[failed], 0).await.unwrap().settled, [Settled::Returned(Reason::RetryBackoff)]);
     assert_eq!(cell.status(id).await, (Status::Deferred, Some(Reason::RetryBackoff)));
     cell.assert_sound().await;
-    assert_eq!(cell.store.promote_due(&Default::default(), Default::default()).await.unwrap().0, 1);
+    assert_eq!(cell.store.promote_due(Default::default()).await.unwrap().0, 1);
     let second = cell.claim(&session).await;
     assert_eq!(second.attempt, 2);
     assert_eq!(cell.settle(&session, &second, FAILED).await, Settled::Ended(Status::Failed));
@@ -198,9 +199,9 @@ async fn a_delayed_task_waits_for_its_time() {
     submission.timing = Timing { start: Start::After(1_500), ..Timing::default() };
     let id = cell.add(submission).await;
     assert_eq!(cell.status(id).await, (Status::Deferred, Some(Reason::Scheduled)));
-    assert_eq!(cell.store.promote_due(&Default::default(), Default::default()).await.unwrap().0, 0);
+    assert_eq!(cell.store.promote_due(Default::default()).await.unwrap().0, 0);
     tidegate_testkit::poll_until(Duration::from_secs(10), "its time", async || {
-        (cell.store.promote_due(&Default::default(), Default::default()).await.unwrap().0 == 1).then_some(())
+        (cell.store.promote_due(Default::default()).await.unwrap().0 == 1).then_some(())
     })
     .await;
     let task = cell.store.task(&tenant(), id).await.unwrap().unwrap();
@@ -230,7 +231,7 @@ async fn the_leases_of_a_silent_session_are_reaped_and_its_late_report_changes_n
         matches!(session.turn(&[], 1).await, Ok(turn) if turn.claimed.is_empty()),
         "nothing waits in the queue yet"
     );
-    assert_eq!(cell.store.promote_due(&Default::default(), Default::default()).await.unwrap().0, 1);
+    assert_eq!(cell.store.promote_due(Default::default()).await.unwrap().0, 1);
     assert!(matches!(session.turn(&[], 1).await, Err(tidegate_store::StoreError::SessionLost)));
     let next = cell.session(4).await;
     let again = cell.claim(&next).await;
@@ -250,7 +251,7 @@ async fn three_losses_are_enough() {
             (cell.store.reap_lost(true).await.unwrap() == 1).then_some(())
         })
         .await;
-        cell.store.promote_due(&Default::default(), Default::default()).await.unwrap();
+        cell.store.promote_due(Default::default()).await.unwrap();
     }
     assert_eq!(cell.status(id).await, (Status::Failed, Some(Reason::Quarantined)));
     let attempts = cell.store.attempts(&tenant(), id).await.unwrap().unwrap();

@@ -40,7 +40,8 @@ impl Cell {
     async fn with(limits: Limits) -> Self {
         let db = TestDb::migrated().await;
         let store = Store::open(StoreOptions::new(db.url())).unwrap();
-        let admitter = Admitter::start(&store, AdmitterOptions { limits, ..AdmitterOptions::default() }).unwrap();
+        store.seed_policy(&limits, &Default::default(), &Default::default()).await.unwrap();
+        let admitter = Admitter::start(&store, AdmitterOptions::default()).unwrap();
         let canceller = Canceller::start(&store).unwrap();
         Self { store, admitter, canceller, db }
     }

@@ -1,0 +1,179 @@
+//! Into the queue by another way than the door: deferred tasks whose time has come, and tasks whose reserved slot nobody
+//! claimed. Both ask the door's own rules.
+
+use std::collections::BTreeSet;
+
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use tidegate_core::admission::{Ask, Facts, Load, MAX_DISPLACED, promote, readmit};
+use tidegate_core::order::doom;
+use tidegate_core::policy::Policy;
+use tidegate_core::{Class, EpochMs, Lane, Status};
+
+use crate::changes::{Changes, Place, flow_of, holding_of};
+use crate::connection::Tx;
+use crate::directory::FlowKey;
+use crate::error::StoreError;
+use crate::facts::{self, PaceWindow, Wanted};
+use crate::keep::{SWEEP, Swept, place_of, waiting_of};
+use crate::ledger::Holding;
+use crate::store::Store;
+
+/// How long a reserved slot waits for its worker.
+const RESERVED_MS: i64 = 1_000;
+
+const DUE_DEFERRED: &str = "SELECT tidegate.now_ms() AS now_ms, d.* FROM tidegate.deferred d \
+    WHERE d.eligible_ms >= $1 AND d.eligible_ms <= (SELECT tidegate.now_ms()) ORDER BY d.eligible_ms, d.rank LIMIT $2";
+const RESERVED: &str = "SELECT tidegate.now_ms() AS now_ms, r.* FROM tidegate.flow f \
+    JOIN tidegate.active_flow a ON a.flow_id = f.id \
+    CROSS JOIN LATERAL (SELECT u.queued, u.low_rank, u.low_id FROM tidegate.flow_usage u \
+        WHERE u.flow_id = f.id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1) u \
+    CROSS JOIN LATERAL (SELECT r.* FROM tidegate.ready r \
+        WHERE r.flow_id = f.id AND (r.rank, r.task_id) >= (u.low_rank, u.low_id) ORDER BY r.flow_id, r.rank, r.task_id LIMIT $1) r \
+    WHERE f.lane = 0 AND u.queued > 0 LIMIT $1";
+const ANY_RESERVED: &str = "SELECT EXISTS (SELECT FROM tidegate.flow f JOIN tidegate.active_flow a ON a.flow_id = f.id \
+    CROSS JOIN LATERAL (SELECT u.queued FROM tidegate.flow_usage u WHERE u.flow_id = f.id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1) u \
+    WHERE f.lane = 0 AND u.queued > 0)";
+
+impl Store {
+    /// Moves deferred tasks whose time has come to the queue, as far as every limit has room; those with too little time
+    /// left end. Returns how many moved or ended, and how far it swept; fewer than [`SWEEP`] means that none is left
+    /// that could.
+    pub async fn promote_due(&self, swept: Swept) -> Result<(usize, Swept), StoreError> {
+        let mut tx = self.inner_ref().connections.begin(true).await?;
+        let rows =
+            tx.call(|conn| sqlx::query(DUE_DEFERRED).bind(swept.eligible).bind(SWEEP as i64).fetch_all(conn)).await?;
+        let Some((policy, mut facts, keys)) = self.facts_of(&rows, &mut tx).await? else {
+            tx.rollback().await;
+            return Ok((0, swept));
+        };
+        self.find_candidates(&policy, &mut facts, &keys, &mut tx).await?;
+        let (mut changes, mut count, now) = (Changes::default(), 0, facts.now);
+        let displaceable: BTreeSet<i64> = facts.candidates.iter().flatten().map(|candidate| candidate.flow).collect();
+        let flows = self.inner_ref().directory.describe(&mut tx, displaceable.into_iter()).await?;
+        for (row, key) in rows.iter().zip(&keys) {
+            let (place, holding) = (place_of(row, Status::Deferred)?, holding_of(row)?);
+            if let Some(reason) = doom(&waiting_of(row, place)?, now) {
+                changes.end_waiting(place, key, Status::Deferred, Status::Expired, reason, holding, None, false);
+                count += 1;
+                continue;
+            }
+            let ask = ask_of(key, holding);
+            let Some(displaced) = promote(&policy, &facts, &ask) else { continue };
+            for candidate in &displaced {
+                let place = Place { flow: candidate.flow, rank: candidate.rank, id: candidate.id, reserved: None };
+                let holding =
+                    Holding { tokens: candidate.tokens, usd_micros: candidate.usd_micros, bytes: candidate.bytes };
+                changes.displace(place, &*flow_of(&flows, candidate.flow)?, holding);
+            }
+            facts.promoted(&ask, &displaced);
+            changes.promote(place, key, holding);
+            count += 1;
+        }
+        if count == 0 {
+            tx.rollback().await;
+            return Ok((0, swept));
+        }
+        self.finish(changes, tx, now).await?;
+        let complete = rows.len() < SWEEP && count == rows.len();
+        Ok((count, if complete { Swept { eligible: now, ..swept } } else { swept }))
+    }
+
+    /// Takes back slots that were reserved for tasks which nobody claimed within a second, or whose work is paused: the
+    /// tasks go to the queue where every limit has room, else among the deferred. Returns how many.
+    pub async fn take_back_reserved(&self) -> Result<usize, StoreError> {
+        let any = self.read(sqlx::query(ANY_RESERVED)).await?;
+        if !any.first().map(|row| row.try_get::<bool, _>(0)).transpose()?.unwrap_or(false) {
+            return Ok(0);
+        }
+        let mut tx = self.inner_ref().connections.begin(true).await?;
+        let mut rows = tx.call(|conn| sqlx::query(RESERVED).bind(SWEEP as i64).fetch_all(conn)).await?;
+        let Some((policy, mut facts, mut keys)) = self.facts_of(&rows, &mut tx).await? else {
+            tx.rollback().await;
+            return Ok(0);
+        };
+        let now = facts.now;
+        let mut unclaimed = rows.iter().zip(&keys).map(|(row, key)| is_unclaimed(row, key, &policy, now));
+        let unclaimed = unclaimed.by_ref().collect::<Result<Vec<_>, _>>()?;
+        let (mut kept_rows, mut kept_keys) = (unclaimed.iter(), unclaimed.iter());
+        rows.retain(|_| *kept_rows.next().unwrap_or(&false));
+        keys.retain(|_| *kept_keys.next().unwrap_or(&false));
+        if rows.is_empty() {
+            tx.rollback().await;
+            return Ok(0);
+        }
+        let fresh: Vec<FlowKey> = keys.iter().map(|key| FlowKey { lane: Lane::Fresh, ..key.clone() }).collect();
+        let to = self.inner_ref().directory.resolve_in(&mut tx, &fresh).await?;
+        let mut changes = Changes::default();
+        for ((row, key), to) in rows.iter().zip(&keys).zip(to) {
+            let (place, holding) = (place_of(row, Status::Queued)?, holding_of(row)?);
+            let ask = ask_of(key, holding);
+            let queued = readmit(&policy, &facts, &ask);
+            if queued {
+                facts.readmitted(&ask);
+            }
+            changes.readmit(place, key, to, queued, holding);
+        }
+        self.finish(changes, tx, now).await?;
+        Ok(rows.len())
+    }
+
+    /// The policy, what is held at the levels of the rows' tasks, and the rows' flows.
+    async fn facts_of(
+        &self,
+        rows: &[PgRow],
+        tx: &mut Tx,
+    ) -> Result<Option<(std::sync::Arc<Policy>, Facts, Vec<FlowKey>)>, StoreError> {
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        let store = self.inner_ref();
+        let ids = rows.iter().map(|row| row.try_get("flow_id")).collect::<Result<Vec<i64>, _>>()?;
+        let flows = store.directory.describe(tx, ids.iter().copied()).await?;
+        let keys =
+            ids.iter().map(|id| flow_of(&flows, *id).map(|key| (*key).clone())).collect::<Result<Vec<_>, _>>()?;
+        let mut wanted = Wanted::default();
+        for key in &keys {
+            wanted.tenants.insert(key.tenant.clone());
+            if !key.peer.is_empty() {
+                wanted.peers.insert(key.peer.clone());
+            }
+        }
+        let read = facts::read(store, &wanted, &PaceWindow::default(), tx).await?;
+        let policy = store.policy_at(read.revision, tx).await?;
+        Ok(Some((policy, read.facts, keys)))
+    }
+
+    /// Reads whose place the deferred could take, where the queue is full.
+    async fn find_candidates(
+        &self,
+        policy: &Policy,
+        facts: &mut Facts,
+        keys: &[FlowKey],
+        tx: &mut Tx,
+    ) -> Result<(), StoreError> {
+        let best = keys.iter().map(|key| key.class).min().unwrap_or(Class::Background);
+        let waits = |class: Class| facts.classes[class as usize].queued > 0;
+        let lower = Class::ALL.into_iter().any(|class| class > best && waits(class));
+        let full = facts.cell.queued + keys.len() as i64 > i64::from(policy.limits.max_queued)
+            || policy.limits.max_in_flight.is_some()
+            || policy.limits.max_tokens.is_some()
+            || policy.limits.max_usd_micros.is_some();
+        if lower && full {
+            facts::read_backlog(self.inner_ref(), facts, Some(best), MAX_DISPLACED * keys.len().min(60), tx).await?;
+        }
+        Ok(())
+    }
+}
+
+fn ask_of(key: &FlowKey, holding: Holding) -> Ask<'_> {
+    let load = Load { tokens: holding.tokens, usd_micros: holding.usd_micros, bytes: holding.bytes };
+    Ask::inside(key.class, &key.tenant, &key.kind, &key.peer, load)
+}
+
+fn is_unclaimed(row: &PgRow, key: &FlowKey, policy: &Policy, now: EpochMs) -> Result<bool, StoreError> {
+    let reserved_ms: Option<i64> = row.try_get("reserved_ms")?;
+    let peer = (!key.peer.is_empty()).then_some(key.peer.as_str());
+    Ok(reserved_ms.is_none_or(|at| at + RESERVED_MS <= now)
+        || policy.held(&key.kind, key.class, &key.tenant, peer, now).is_some())
+}
