@@ -77,7 +77,7 @@ pub(crate) fn decided<'a>(
         detail: None,
         priority: draft.priority.get(),
         class: decision.class,
-        priority_notes: Vec::new(),
+        priority_notes: draft.priority_notes.iter().map(|note| Cow::Borrowed(note.as_str())).collect(),
         attempt: 0,
         max_attempts: u32::from(draft.max_attempts),
         deliveries: 0,

@@ -2,8 +2,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tidegate_core::policy::Policy;
 use tidegate_core::submission::Submission;
 use tidegate_core::{Reason, TaskId, TenantId};
 use tidegate_store::{
@@ -11,11 +13,16 @@ use tidegate_store::{
     TaskPage, TaskRecord,
 };
 
+use crate::operations::Operations;
+
 /// A future that a [`Backend`] returns. Dropping it never leaves anything half done.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What the routes need of the store.
-pub trait Backend: Send + Sync + 'static {
+pub trait Backend: Operations {
+    /// What operators decided, as this process last read it. Costs nothing.
+    fn policy(&self) -> Arc<Policy>;
+
     /// A new id for a task that arrives now.
     fn next_id(&self) -> TaskId;
 
@@ -72,6 +79,10 @@ pub struct StoreBackend {
 }
 
 impl Backend for StoreBackend {
+    fn policy(&self) -> Arc<Policy> {
+        self.store.policy()
+    }
+
     fn next_id(&self) -> TaskId {
         self.store.next_id()
     }

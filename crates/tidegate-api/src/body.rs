@@ -175,17 +175,22 @@ pub(crate) fn discard(headers: &HeaderMap, mut body: Body) {
 
 /// Without a key a body has to be of type `application/json`, which no form of a foreign page can send unasked.
 pub(crate) fn check_json(headers: &HeaderMap) -> Result<(), Rejection> {
+    check_type(headers, &["application/json"])
+}
+
+/// The same where a body may be of several types, none of which such a form can send.
+pub(crate) fn check_type(headers: &HeaderMap, types: &[&'static str]) -> Result<(), Rejection> {
     let mut values = headers.get_all(CONTENT_TYPE).iter();
     let essence = |value: &http::HeaderValue| {
         value.to_str().is_ok_and(|text| {
             let essence = text.split(';').next().unwrap_or_default().trim();
-            essence.eq_ignore_ascii_case("application/json")
+            types.iter().any(|known| essence.eq_ignore_ascii_case(known))
         })
     };
     match (values.next(), values.next()) {
         (Some(value), None) if essence(value) => Ok(()),
         _ => {
-            let detail = "send the body with Content-Type: application/json";
+            let detail = format!("send the body with Content-Type: {}", types.join(" or "));
             Err(Rejection::fault(Fault::UnsupportedMediaType, detail).at_header("Content-Type"))
         }
     }

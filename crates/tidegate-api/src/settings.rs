@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
+use tidegate_core::class_rules::ClassRule;
 use tidegate_core::kind_policy::KindPolicy;
-use tidegate_core::limits::Limits;
 use tidegate_core::{Kind, TenantId};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -20,8 +20,8 @@ use crate::gauges::GaugeCache;
 pub struct Settings {
     /// Whether requests from loopback need no key. True for `up`, and for `serve` bound to loopback.
     pub keyless: bool,
-    /// The bounds of the cell.
-    pub limits: Limits,
+    /// What raises or lowers the priority that callers ask for.
+    pub class_rules: Vec<ClassRule>,
     /// The policies of the kinds; one that is missing has the default policy.
     pub kinds: HashMap<Kind, KindPolicy>,
     /// Most bytes of one payload: it is copied several times on its way to a worker.
@@ -63,7 +63,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             keyless: true,
-            limits: Limits::default(),
+            class_rules: Vec::new(),
             kinds: HashMap::new(),
             max_payload_bytes: 256 << 10,
             max_body_bytes: 8 << 20,

@@ -27,6 +27,11 @@ impl BadValue {
         Self { pointer: pointer.into(), problem: problem.into() }
     }
 
+    /// Whether it is a member that the object does not have.
+    pub fn is_unknown(&self) -> bool {
+        self.problem == UNKNOWN
+    }
+
     /// The pointer as a dotted key, as in the configuration.
     pub fn key(&self) -> String {
         self.pointer.trim_start_matches('/').replace('/', ".")
@@ -95,9 +100,7 @@ fn compose_but<T: Patched>(
                 object.check()?;
                 return Ok((object, unknown));
             }
-            Err(bad)
-                if bad.problem == UNKNOWN && may_be_unknown(&bad.pointer) && remove(&mut layered, &bad.pointer) =>
-            {
+            Err(bad) if bad.is_unknown() && may_be_unknown(&bad.pointer) && remove(&mut layered, &bad.pointer) => {
                 unknown.push(bad.pointer);
             }
             Err(bad) => return Err(bad),

@@ -5,6 +5,8 @@
 
 mod attempt;
 pub mod header;
+mod policy;
+mod policy_schema;
 mod pressure;
 mod problem;
 mod schema;
@@ -13,6 +15,10 @@ mod task;
 mod time;
 
 pub use attempt::{Attempt, AttemptList};
+pub use policy::{
+    LimitsChange, LimitsDocument, MERGE_PATCH_JSON, Pause, PauseList, PauseRequest, PeerChange, PeerDocument, PeerPage,
+    PeerUsage, TenantChange, TenantDocument, TenantPage, TenantUsage,
+};
 pub use pressure::{ClassWaits, Pressure};
 pub use problem::{Fault, PROBLEM_JSON, Problem};
 pub use submission::{

@@ -18,7 +18,7 @@ pub struct Pressure<'a> {
     /// Tasks that are DEFERRED.
     pub deferred: i64,
     /// The bounds of the cell and its classes; `null` is no limit.
-    #[schema(value_type = serde_json::Value)]
+    #[schema(value_type = crate::policy::LimitsDocument<'_>)]
     pub limits: Cow<'a, Limits>,
     /// The priority below which submissions are shed; `null` where none are.
     pub shed_from_priority: Option<u8>,

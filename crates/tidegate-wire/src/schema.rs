@@ -14,6 +14,11 @@ pub(crate) fn class() -> Object {
     names(Class::ALL.map(Class::as_str), "The band of its priority, most important first")
 }
 
+/// What happens to submissions during a pause.
+pub(crate) fn pause_mode() -> Object {
+    names(["hold", "refuse"], "Whether submissions queue or are refused meanwhile; either way nothing starts")
+}
+
 fn names<const N: usize>(names: [&'static str; N], description: &str) -> Object {
     ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names)).description(Some(description)).build()
 }

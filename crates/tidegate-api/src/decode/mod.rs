@@ -1,13 +1,17 @@
 //! From what callers send to types that cannot hold nonsense. Every complaint names its place.
 
+mod class;
 mod headers;
 mod members;
+mod policy;
 mod query;
 mod submission;
 mod value;
 
+pub(crate) use class::earn_class;
 pub(crate) use headers::{SubmitHeaders, no_idempotency_key};
 pub(crate) use members::{Members, array, check_item, document, duplicate, list_document, missing, unknown};
+pub(crate) use policy::{change, name_page, pause};
 pub(crate) use query::{cursor, filter, no_parameters, wait};
 #[cfg(test)]
 pub(crate) use submission::NAMES as MEMBER_NAMES;

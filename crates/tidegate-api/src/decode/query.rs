@@ -6,14 +6,15 @@ use axum::extract::Query;
 use http::Uri;
 use tidegate_core::{Class, Kind, PeerName, Status, TaskId};
 use tidegate_store::TaskFilter;
-use tidegate_wire::{DEFAULT_PAGE, Fault, MAX_PAGE, MAX_WAIT_MS, Timestamp};
+use tidegate_wire::{DEFAULT_PAGE, Fault, MAX_WAIT_MS, Timestamp};
 
+use crate::decode::policy::page_limit;
 use crate::decode::submission::{MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME};
 use crate::decode::value::{Bad, check_text};
 use crate::rejection::Rejection;
 
 /// The parameters of a query, each at most once.
-fn parameters(uri: &Uri) -> Result<Vec<(String, String)>, Rejection> {
+pub(super) fn parameters(uri: &Uri) -> Result<Vec<(String, String)>, Rejection> {
     if uri.query().is_none() {
         return Ok(Vec::new());
     }
@@ -28,7 +29,7 @@ fn parameters(uri: &Uri) -> Result<Vec<(String, String)>, Rejection> {
     Ok(pairs)
 }
 
-fn unknown(name: String) -> Rejection {
+pub(super) fn unknown(name: String) -> Rejection {
     Rejection::fault(Fault::UnknownField, format!("the query parameter {name} is not known")).at_parameter(name)
 }
 
@@ -89,11 +90,7 @@ fn set(filter: &mut TaskFilter, name: &str, value: String) -> Result<bool, Bad> 
         }
         "from" => filter.from_ms = Some(instant(&value)?),
         "to" => filter.to_ms = Some(instant(&value)?),
-        "limit" => {
-            let number = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
-            let bad = || Bad::value(format!("must be a number from 1 to {MAX_PAGE}"));
-            filter.limit = number.filter(|_| value.bytes().all(|b| b.is_ascii_digit())).ok_or_else(bad)?;
-        }
+        "limit" => filter.limit = page_limit(&value)?,
         "cursor" => {
             filter.before =
                 Some(read_cursor(&value).ok_or_else(|| Bad::value("must be a next_cursor as it was given"))?);

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 use tidegate_core::budget::DEFAULT_DEPTH;
+use tidegate_core::limits::Limits;
 use tidegate_core::submission::{Cost, Idempotency, Start, Submission, Timing};
 use tidegate_core::{Class, EpochMs, Kind, PeerName, Priority, TaskId, TenantId};
 use tidegate_wire::Timestamp;
@@ -35,6 +36,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) kind: Kind,
     pub(crate) payload: &'a RawValue,
     pub(crate) priority: Priority,
+    /// Why it is not the one that was asked for.
+    pub(crate) priority_notes: Vec<String>,
     pub(crate) timing: Timing,
     pub(crate) min_useful_ms: u64,
     pub(crate) peer: Option<PeerName>,
@@ -95,6 +98,7 @@ impl<'a> Raw<'a> {
 /// Decodes the submission at `base`. The payload may still be too large: see [`payload_too_large`].
 pub(crate) fn draft<'a>(
     app: &Shared,
+    limits: &Limits,
     headers: &SubmitHeaders,
     raw: &'a RawValue,
     base: &str,
@@ -104,9 +108,8 @@ pub(crate) fn draft<'a>(
     let kind = raw.kind.ok_or_else(|| missing(base, "kind"))?;
     let kind = string(kind).and_then(|kind| Kind::parse(&kind).map_err(named)).map_err(at("kind"))?;
     let policy = app.policy(&kind);
-    let limits = &app.settings.limits;
 
-    let priority = given(raw.priority, |raw| priority(app, raw)).map_err(at("priority"))?;
+    let priority = given(raw.priority, |raw| priority(limits, raw)).map_err(at("priority"))?;
     let peer = given(raw.peer, |raw| PeerName::parse(&string(raw)?).map_err(named)).map_err(at("peer"))?;
     let min_useful_ms =
         given(raw.min_useful_ms, |raw| count(raw, 0..=limits.max_timeout_ms)).map_err(at("min_useful_ms"))?;
@@ -118,7 +121,8 @@ pub(crate) fn draft<'a>(
     Ok(Draft {
         payload: raw.payload.unwrap_or(RawValue::NULL),
         priority: priority.unwrap_or(Priority::DEFAULT),
-        timing: timing(app, headers, &raw, base)?,
+        priority_notes: Vec::new(),
+        timing: timing(app, limits, headers, &raw, base)?,
         min_useful_ms: min_useful_ms.unwrap_or(policy.min_useful_ms),
         peer: peer.or_else(|| policy.peer.clone()),
         max_attempts: max_attempts.map_or(policy.max_attempts, |most| most as u16),
@@ -147,10 +151,10 @@ fn named(bad: impl std::fmt::Display) -> Bad {
     Bad::value(bad.to_string())
 }
 
-fn priority(app: &Shared, raw: &RawValue) -> Result<Priority, Bad> {
+fn priority(limits: &Limits, raw: &RawValue) -> Result<Priority, Bad> {
     let bad = || Bad::value("must be an integer from 0 to 100, or critical, standard or background");
     match string(raw) {
-        Ok(name) => Class::parse(&name).map(|class| app.settings.limits.priority_of(class)).ok_or_else(bad),
+        Ok(name) => Class::parse(&name).map(|class| limits.priority_of(class)).ok_or_else(bad),
         Err(_) => integer(raw, 0..=100).and_then(|number| Priority::new(number).map_err(named)).map_err(|_| bad()),
     }
 }
@@ -164,9 +168,14 @@ fn instant(raw: &RawValue) -> Result<EpochMs, Bad> {
 }
 
 /// When it may start and must have ended. Body and headers combine: of several ends the smallest wins.
-fn timing(app: &Shared, headers: &SubmitHeaders, raw: &Raw<'_>, base: &str) -> Result<Timing, Rejection> {
+fn timing(
+    app: &Shared,
+    limits: &Limits,
+    headers: &SubmitHeaders,
+    raw: &Raw<'_>,
+    base: &str,
+) -> Result<Timing, Rejection> {
     let at = |name: &'static str| move |bad: Bad| bad.at(pointer_to(base, name));
-    let limits = &app.settings.limits;
     let max_delay_ms = app.settings.max_delay_ms;
     let timeout_ms = given(raw.timeout_ms, |raw| count(raw, 1..=limits.max_timeout_ms)).map_err(at("timeout_ms"))?;
     let deadline = given(raw.deadline, instant).map_err(at("deadline"))?;
@@ -276,7 +285,7 @@ impl Draft<'_> {
             workflow_id: self.workflow_id.as_deref().map(str::to_owned),
             parent_id: self.parent_id,
             labels: self.labels.clone(),
-            priority_notes: Vec::new(),
+            priority_notes: self.priority_notes.clone(),
             traceparent: headers.traceparent.clone(),
             depth: self.depth,
             fanout: self.fanout,

@@ -109,7 +109,9 @@ async fn try_offer(
 ) -> Result<BatchItem<'static>, Rejection> {
     let base = format!("/tasks/{at}");
     decode::check_item(raw, MAX_DEPTH, &base)?;
-    let draft = decode::draft(app, headers, raw, &base)?;
+    let policy = app.backend.policy();
+    let mut draft = decode::draft(app, &policy.limits, headers, raw, &base)?;
+    decode::earn_class(app, &policy, tenant, None, &mut draft);
     let submission = draft.submission(app.backend.next_id(), tenant, headers, None);
     if decode::payload_too_large(app, &draft) {
         return Err(refuse_payload(app, &submission, arrived).at_pointer(base + "/payload"));

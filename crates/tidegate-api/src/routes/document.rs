@@ -23,10 +23,15 @@ const WHOLE: &[&str] = &[
     "ClassWaits",
     "Cost",
     "CostReport",
+    "PauseList",
+    "PeerPage",
+    "PeerUsage",
     "Pressure",
     "Task",
     "TaskError",
     "TaskList",
+    "TenantPage",
+    "TenantUsage",
 ];
 
 #[derive(OpenApi)]
@@ -40,6 +45,7 @@ const WHOLE: &[&str] = &[
     ),
     tags(
         (name = "tasks", description = "Submitting, reading and cancelling tasks"),
+        (name = "operators", description = "Limits, tenants, peers and pauses, changed while the cell runs"),
         (name = "system", description = "How the system is"),
         (name = "plain", description = "Pages and probes")
     )
@@ -66,7 +72,7 @@ pub(super) fn document() -> Document {
         }
     }
     for item in document.paths.paths.values_mut() {
-        let operations = [&mut item.get, &mut item.post].into_iter().flatten();
+        let operations = [&mut item.get, &mut item.post, &mut item.patch, &mut item.delete].into_iter().flatten();
         operations.filter_map(|operation| operation.parameters.as_mut()).flatten().for_each(refuse_null);
     }
     document

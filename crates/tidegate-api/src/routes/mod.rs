@@ -1,5 +1,6 @@
 //! The routes. Each is registered once, together with its description in the OpenAPI document.
 
+mod admin;
 mod batch;
 mod cancel;
 mod docs;
@@ -34,6 +35,13 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(tasks::attempts))
         .routes(routes!(cancel::cancel))
         .routes(routes!(pressure::pressure))
+        .routes(routes!(admin::limits::get, admin::limits::patch))
+        .routes(routes!(admin::tenants::list))
+        .routes(routes!(admin::tenants::get, admin::tenants::patch, admin::tenants::delete))
+        .routes(routes!(admin::peers::list))
+        .routes(routes!(admin::peers::get, admin::peers::patch, admin::peers::delete))
+        .routes(routes!(admin::pauses::create, admin::pauses::list))
+        .routes(routes!(admin::pauses::delete))
         .routes(routes!(plain::livez))
         .routes(routes!(plain::readyz))
         .routes(routes!(plain::metrics))
@@ -54,6 +62,13 @@ const PATTERNS: &[&str] = &[
     "/v1/tasks/{id}/attempts",
     "/v1/tasks/{id}/cancel",
     "/v1/pressure",
+    "/v1/admin/limits",
+    "/v1/admin/tenants",
+    "/v1/admin/tenants/{name}",
+    "/v1/admin/peers",
+    "/v1/admin/peers/{name}",
+    "/v1/admin/pauses",
+    "/v1/admin/pauses/{id}",
     "/livez",
     "/readyz",
     "/metrics",

@@ -37,12 +37,13 @@ pub(crate) async fn pressure(State(app): State<App>, uri: Uri) -> Result<Respons
         bytes: gauges.bytes,
         ..Room::default()
     };
+    let policy = app.backend.policy();
     let pressure = Pressure {
-        pressure: (room.pressure(&app.settings.limits) * 100.0).round() / 100.0,
+        pressure: (room.pressure(&policy.limits) * 100.0).round() / 100.0,
         queued: room.queued,
         running: room.running,
         deferred: room.deferred,
-        limits: Cow::Borrowed(&app.settings.limits),
+        limits: Cow::Borrowed(&policy.limits),
         shed_from_priority: None,
         estimated_wait_ms: ClassWaits::default(),
     };

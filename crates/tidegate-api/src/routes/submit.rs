@@ -99,7 +99,9 @@ async fn offer(
     let received = body::read(app, &parts.headers, body, app.settings.max_body_bytes).await?;
     let text = received.text()?;
     let document = decode::document(text, MAX_DEPTH)?;
-    let draft = decode::draft(app, &headers, document, "")?;
+    let policy = app.backend.policy();
+    let mut draft = decode::draft(app, &policy.limits, &headers, document, "")?;
+    decode::earn_class(app, &policy, tenant, None, &mut draft);
     let key = headers.idempotency_key.as_deref();
     let body_sha256 = key.map(|_| json::canonical_sha256(text));
     let id = app.backend.next_id();

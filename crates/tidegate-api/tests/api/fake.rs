@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tidegate_api::{Backend, BoxFuture};
 use tidegate_core::admission::{Room, decide};
-use tidegate_core::limits::Limits;
+use tidegate_core::policy::Policy;
 use tidegate_core::submission::Submission;
 use tidegate_core::{Class, EpochMs, Fence, Reason, Status, TaskId, TenantId};
 use tidegate_store::{
@@ -15,6 +15,8 @@ use tidegate_store::{
     TaskRecord,
 };
 use tokio::sync::watch;
+
+use crate::fake_operations::Decided;
 
 /// The fake's clock stands still, so that answers can be compared.
 pub(crate) const NOW: EpochMs = 1_796_000_000_000;
@@ -57,7 +59,8 @@ struct Held {
 
 pub(crate) struct Fake {
     held: Mutex<Held>,
-    limits: Limits,
+    /// What operators decided, and the changes that it is made of.
+    pub(crate) decided: Mutex<Decided>,
     ids: AtomicU64,
     /// Rises whenever a task ends.
     ended: watch::Sender<u64>,
@@ -66,10 +69,10 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             held: Mutex::default(),
-            limits,
+            decided: Mutex::default(),
             ids: AtomicU64::new(1),
             ended: watch::Sender::new(0),
             waiting: watch::Sender::new(0),
@@ -129,7 +132,7 @@ impl Fake {
         self.held().tasks.remove(&id);
     }
 
-    async fn trouble_with_reading(&self) -> Result<(), StoreError> {
+    pub(crate) async fn trouble_with_reading(&self) -> Result<(), StoreError> {
         let trouble = self.held().trouble;
         match trouble {
             Some(Trouble::Hangs) => std::future::pending().await,
@@ -163,7 +166,7 @@ impl Fake {
                 None => {}
             }
         }
-        let mut decision = decide(&self.limits, &held.room, &submission, NOW, 0);
+        let mut decision = decide(&self.policy().limits, &held.room, &submission, NOW, 0);
         if let Some((status, reason)) = held.refusal {
             (decision.status, decision.reason) = (status, Some(reason));
         }
@@ -279,6 +282,10 @@ fn record(submission: Submission, decision: &tidegate_core::admission::Decision)
 }
 
 impl Backend for Fake {
+    fn policy(&self) -> Arc<Policy> {
+        Arc::new(self.decided.lock().unwrap().policy.clone())
+    }
+
     fn next_id(&self) -> TaskId {
         let count = self.ids.fetch_add(1, Ordering::Relaxed);
         let mut random = [0; 10];
@@ -287,7 +294,7 @@ impl Backend for Fake {
     }
 
     fn pressure(&self) -> f64 {
-        self.held().room.pressure(&self.limits)
+        self.held().room.pressure(&self.policy().limits)
     }
 
     fn admit(&self, submission: Submission, _arrived: Instant) -> BoxFuture<'_, Result<Admission, AdmitError>> {
@@ -295,7 +302,7 @@ impl Backend for Fake {
     }
 
     fn refuse(&self, submission: &Submission, reason: Reason, _arrived: Instant) -> bool {
-        let decision = decide(&self.limits, &Room::default(), submission, NOW, 0);
+        let decision = decide(&self.policy().limits, &Room::default(), submission, NOW, 0);
         let decision =
             tidegate_core::admission::Decision { status: Status::Rejected, reason: Some(reason), ..decision };
         let mut held = self.held();

@@ -11,7 +11,6 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 use tidegate_api::{AppState, Peer, Settings, router};
 use tidegate_core::kind_policy::KindPolicy;
-use tidegate_core::limits::Limits;
 use tidegate_core::{Kind, PeerName, TaskId};
 use tower::ServiceExt;
 
@@ -47,7 +46,7 @@ impl Api {
     pub(crate) fn with(change: impl FnOnce(&mut Settings)) -> Self {
         let mut settings = Settings { kinds: kinds(), ..Settings::default() };
         change(&mut settings);
-        let fake = Arc::new(Fake::new(settings.limits.clone()));
+        let fake = Arc::new(Fake::new());
         let state = AppState::new(fake.clone(), settings, None);
         Self { fake, router: router(state.clone()), state }
     }
@@ -59,7 +58,9 @@ impl Api {
 
     /// With a queue of so many places.
     pub(crate) fn with_room(max_queued: u32) -> Self {
-        Self::with(|settings| settings.limits = Limits { max_queued, ..Limits::default() })
+        let api = Self::new();
+        api.fake.decided.lock().unwrap().policy.limits.max_queued = max_queued;
+        api
     }
 
     pub(crate) fn ask(&self, method: &str, uri: &str) -> Ask<'_> {

@@ -1,5 +1,6 @@
 //! Over the real store: what the fake cannot show.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,16 +27,17 @@ impl Cell {
     async fn new(limits: Limits) -> Self {
         let db = TestDb::migrated().await;
         let url = db.url().to_owned();
-        Self::over(db, &url, limits)
+        Self::over(db, &url, limits).await
     }
 
-    fn over(db: TestDb, url: &str, limits: Limits) -> Self {
+    async fn over(db: TestDb, url: &str, limits: Limits) -> Self {
         let store = Store::open(StoreOptions::new(url)).unwrap();
         let options = AdmitterOptions { limits: limits.clone(), ..AdmitterOptions::default() };
         let admitter = Admitter::start(&store, options).unwrap();
+        store.seed_policy(&limits, &BTreeMap::new(), &BTreeMap::new()).await.unwrap();
         let canceller = Canceller::start(&store).unwrap();
         let backend = Arc::new(StoreBackend { store: store.clone(), admitter, canceller });
-        let state = AppState::new(backend, Settings { limits, ..Settings::default() }, None);
+        let state = AppState::new(backend, Settings::default(), None);
         Self { api: Api::new().over(state), store, _db: db }
     }
 
@@ -211,7 +213,7 @@ async fn a_listing_through_the_api_finds_every_task_once() {
 async fn a_database_that_is_away_is_said_within_two_seconds() {
     let db = TestDb::migrated().await;
     let (proxy, url) = FaultProxy::for_database(db.url()).await;
-    let cell = Cell::over(db, &url, Limits::default());
+    let cell = Cell::over(db, &url, Limits::default()).await;
     let id = cell.api.submit("{\"kind\":\"echo\"}").await.expect(202).id();
     proxy.set(Fault::Blackhole);
     proxy.strand_all();
@@ -228,4 +230,38 @@ async fn a_database_that_is_away_is_said_within_two_seconds() {
         answer.refused(503, "store_unavailable");
         assert!(answer.header("retry-after").is_some());
     }
+}
+
+#[tokio::test]
+async fn what_operators_change_is_stored_and_what_tenants_hold_is_told() {
+    let cell = Cell::new(Limits { max_deferred: 7, ..Limits::default() }).await;
+    let patch = async |uri: &str, change: &str| cell.api.ask("PATCH", uri).json(change.to_owned()).send().await;
+    let limits = patch("/v1/admin/limits", "{\"max_running\":3}").await.expect(200).json();
+    assert_eq!((&limits["max_deferred"], &limits["max_running"]), (&7.into(), &3.into()));
+    assert_eq!(cell.api.get("/v1/admin/limits").await.json(), limits);
+    let refused = patch("/v1/admin/limits", "{\"max_running\":4,\"max_deferred\":null}").await;
+    assert_eq!(refused.refused(422, "invalid_value")["pointer"], "/max_deferred");
+    assert_eq!(cell.api.get("/v1/admin/limits").await.json(), limits);
+
+    patch("/v1/admin/tenants/default", "{\"max_queued\":100,\"max_priority\":60}").await.expect(200);
+    patch("/v1/admin/peers/hotels", "{\"max_in_flight\":2}").await.expect(200);
+    let task =
+        cell.api.submit("{\"kind\":\"echo\",\"payload\":1,\"priority\":100,\"peer\":\"hotels\"}").await.expect(202);
+    let read = cell.api.get(&format!("/v1/tasks/{}", task.id())).await.expect(200).json();
+    assert_eq!((&read["priority"], read["priority_notes"].as_array().unwrap().len()), (&60.into(), 1));
+    let tenant = cell.api.get("/v1/admin/tenants/default").await.expect(200).json();
+    assert_eq!((&tenant["usage"]["queued"], &tenant["usage"]["bytes"]), (&1.into(), &1.into()));
+    let peer = cell.api.get("/v1/admin/peers/hotels").await.expect(200).json();
+    assert_eq!((&peer["usage"]["waiting"], &peer["usage"]["in_flight"]), (&1.into(), &0.into()));
+    let page = cell.api.get("/v1/admin/tenants").await.expect(200).json();
+    assert_eq!(page["tenants"][0], tenant);
+
+    let past = "{\"kind\":\"echo\",\"until\":\"2020-01-01T00:00:00Z\"}";
+    assert_eq!(cell.api.post("/v1/admin/pauses", past).await.refused(422, "invalid_value")["pointer"], "/until");
+    let pause = cell.api.post("/v1/admin/pauses", "{\"peer\":\"hotels\",\"reason\":\"down\"}").await.expect(201).json();
+    assert_eq!(cell.api.get("/v1/admin/pauses").await.json()["pauses"][0], pause);
+    let uri = format!("/v1/admin/pauses/{}", pause["id"].as_str().unwrap());
+    cell.api.ask("DELETE", &uri).send().await.expect(204);
+    cell.api.ask("DELETE", "/v1/admin/tenants/default").send().await.expect(204);
+    assert_eq!(cell.api.get("/v1/admin/tenants/default").await.expect(200).json()["configured"], false);
 }

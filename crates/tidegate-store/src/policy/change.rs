@@ -103,7 +103,7 @@ async fn write<T: Patched>(tx: &mut Tx, scope: Scope, name: &str, change: &Value
             let query = sqlx::query_scalar(COUNT).bind(scope.code());
             let named: i64 = tx.call(|conn| query.fetch_one(conn)).await?;
             if named >= MAX_NAMED {
-                let problem = format!("would be one more than the {MAX_NAMED} {} that there may be", scope.plural());
+                let problem = format!("would exceed the {MAX_NAMED} {} that there may be", scope.plural());
                 return Err(PolicyError::Bad(BadValue::new("", problem)));
             }
             Documents::default()

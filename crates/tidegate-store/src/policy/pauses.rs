@@ -83,7 +83,7 @@ async fn make(tx: &mut Tx, mut pause: Pause) -> Result<Pause, PolicyError> {
         (row.try_get("n").map_err(StoreError::from)?, row.try_get("now_ms").map_err(StoreError::from)?);
     pause.created = now;
     if count >= MAX_PAUSES as i64 {
-        return Err(bad("", format!("would be one more than the {MAX_PAUSES} pauses that there may be")));
+        return Err(bad("", format!("would exceed the {MAX_PAUSES} pauses that there may be")));
     }
     if !pause.in_effect(now) {
         return Err(bad("/until", "must be in the future"));

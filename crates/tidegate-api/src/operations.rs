@@ -1,0 +1,152 @@
+//! What operators ask of the store, as a port of its own beside [`crate::Backend`].
+
+use serde_json::Value;
+use tidegate_core::limits::Limits;
+use tidegate_core::pause::{Pause, PauseMode, PauseTarget};
+use tidegate_core::peer::PeerLimits;
+use tidegate_core::tenant::TenantLimits;
+use tidegate_core::{EpochMs, PeerName, TenantId};
+use tidegate_store::{Named, NamedPage, PolicyError, StoreError};
+use uuid::Uuid;
+
+use crate::backend::{BoxFuture, StoreBackend};
+
+/// Reading and changing what is decided at run time. Changes are JSON merge patches in which `null` is "no limit".
+pub trait Operations: Send + Sync + 'static {
+    /// The limits of the cell that are in effect.
+    fn limits(&self) -> BoxFuture<'_, Result<Limits, StoreError>>;
+
+    /// Changes the limits of the cell.
+    fn patch_limits<'a>(&'a self, change: &'a Value) -> BoxFuture<'a, Result<Limits, PolicyError>>;
+
+    /// A page of tenants.
+    fn tenants<'a>(
+        &'a self,
+        after: Option<&'a str>,
+        limit: u16,
+    ) -> BoxFuture<'a, Result<NamedPage<TenantLimits>, StoreError>>;
+
+    /// A tenant that somebody configured or that holds anything.
+    fn tenant<'a>(&'a self, name: &'a TenantId) -> BoxFuture<'a, Result<Option<Named<TenantLimits>>, StoreError>>;
+
+    /// Changes the limits of a tenant, configured before or not.
+    fn patch_tenant<'a>(
+        &'a self,
+        name: &'a TenantId,
+        change: &'a Value,
+    ) -> BoxFuture<'a, Result<TenantLimits, PolicyError>>;
+
+    /// Takes all limits from a tenant. Returns whether it had any.
+    fn delete_tenant<'a>(&'a self, name: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>>;
+
+    /// A page of peers.
+    fn peers<'a>(
+        &'a self,
+        after: Option<&'a str>,
+        limit: u16,
+    ) -> BoxFuture<'a, Result<NamedPage<PeerLimits>, StoreError>>;
+
+    /// A peer that somebody configured or that tasks use.
+    fn peer<'a>(&'a self, name: &'a PeerName) -> BoxFuture<'a, Result<Option<Named<PeerLimits>>, StoreError>>;
+
+    /// Changes the limits of a peer, configured before or not.
+    fn patch_peer<'a>(
+        &'a self,
+        name: &'a PeerName,
+        change: &'a Value,
+    ) -> BoxFuture<'a, Result<PeerLimits, PolicyError>>;
+
+    /// Takes all limits from a peer. Returns whether it had any.
+    fn delete_peer<'a>(&'a self, name: &'a PeerName) -> BoxFuture<'a, Result<bool, StoreError>>;
+
+    /// The pauses that are in effect, oldest first.
+    fn pauses(&self) -> BoxFuture<'_, Result<Vec<Pause>, StoreError>>;
+
+    /// Makes a pause.
+    fn create_pause(
+        &self,
+        target: PauseTarget,
+        mode: PauseMode,
+        until: Option<EpochMs>,
+        reason: Option<String>,
+    ) -> BoxFuture<'_, Result<Pause, PolicyError>>;
+
+    /// Ends a pause. Returns whether there was one.
+    fn delete_pause(&self, id: Uuid) -> BoxFuture<'_, Result<bool, StoreError>>;
+}
+
+impl Operations for StoreBackend {
+    fn limits(&self) -> BoxFuture<'_, Result<Limits, StoreError>> {
+        Box::pin(self.store.limits())
+    }
+
+    fn patch_limits<'a>(&'a self, change: &'a Value) -> BoxFuture<'a, Result<Limits, PolicyError>> {
+        Box::pin(self.store.patch_limits(change))
+    }
+
+    fn tenants<'a>(
+        &'a self,
+        after: Option<&'a str>,
+        limit: u16,
+    ) -> BoxFuture<'a, Result<NamedPage<TenantLimits>, StoreError>> {
+        Box::pin(self.store.tenants(after, limit))
+    }
+
+    fn tenant<'a>(&'a self, name: &'a TenantId) -> BoxFuture<'a, Result<Option<Named<TenantLimits>>, StoreError>> {
+        Box::pin(self.store.tenant(name))
+    }
+
+    fn patch_tenant<'a>(
+        &'a self,
+        name: &'a TenantId,
+        change: &'a Value,
+    ) -> BoxFuture<'a, Result<TenantLimits, PolicyError>> {
+        Box::pin(self.store.patch_tenant(name, change))
+    }
+
+    fn delete_tenant<'a>(&'a self, name: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(self.store.delete_tenant(name))
+    }
+
+    fn peers<'a>(
+        &'a self,
+        after: Option<&'a str>,
+        limit: u16,
+    ) -> BoxFuture<'a, Result<NamedPage<PeerLimits>, StoreError>> {
+        Box::pin(self.store.peers(after, limit))
+    }
+
+    fn peer<'a>(&'a self, name: &'a PeerName) -> BoxFuture<'a, Result<Option<Named<PeerLimits>>, StoreError>> {
+        Box::pin(self.store.peer(name))
+    }
+
+    fn patch_peer<'a>(
+        &'a self,
+        name: &'a PeerName,
+        change: &'a Value,
+    ) -> BoxFuture<'a, Result<PeerLimits, PolicyError>> {
+        Box::pin(self.store.patch_peer(name, change))
+    }
+
+    fn delete_peer<'a>(&'a self, name: &'a PeerName) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(self.store.delete_peer(name))
+    }
+
+    fn pauses(&self) -> BoxFuture<'_, Result<Vec<Pause>, StoreError>> {
+        Box::pin(self.store.list_pauses())
+    }
+
+    fn create_pause(
+        &self,
+        target: PauseTarget,
+        mode: PauseMode,
+        until: Option<EpochMs>,
+        reason: Option<String>,
+    ) -> BoxFuture<'_, Result<Pause, PolicyError>> {
+        Box::pin(self.store.create_pause(target, mode, until, reason))
+    }
+
+    fn delete_pause(&self, id: Uuid) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(self.store.delete_pause(id))
+    }
+}
