@@ -18,6 +18,9 @@ use crate::decode::Draft;
 /// Room for a task without its payload, so that writing one seldom has to grow its buffer.
 const TASK_BYTES: usize = 1_536;
 
+/// The furthest place in the queue that is told.
+pub(crate) const MAX_POSITION: u64 = 1_000;
+
 /// An answer in JSON.
 pub(crate) fn json<T: Serialize>(status: StatusCode, value: &T) -> Response {
     sized_json(status, value, TASK_BYTES)
@@ -91,8 +94,11 @@ pub(crate) fn decided<'a>(
         admission_wait_ms: waited_ms,
         queue_wait_ms: waits.then_some(0),
         run_ms: None,
-        queue_position: None,
-        estimated_start_ms: None,
+        queue_position: decision
+            .queue_position
+            .filter(|position| *position <= MAX_POSITION)
+            .and_then(|at| u32::try_from(at).ok()),
+        estimated_start_ms: waits.then_some(decision.expected_wait_ms).flatten().and_then(|ms| i64::try_from(ms).ok()),
         note: None,
         cancel: None,
         cost: CostReport { estimated: draft.cost.into(), actual: None },
@@ -149,7 +155,7 @@ pub(crate) fn stored(record: &TaskRecord) -> Task<'_> {
         admission_wait_ms: record.admission_wait_ms,
         queue_wait_ms: Some(queue_wait_ms(record)),
         run_ms: run_ms(record),
-        queue_position: None,
+        queue_position: record.queue_position,
         estimated_start_ms: None,
         note: borrowed(&record.note),
         cancel: record.cancel_requested_ms.map(|at| Cancel {

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tidegate_core::admission::Facts;
 use tidegate_core::policy::Policy;
 use tidegate_core::submission::Submission;
 use tidegate_core::{Reason, TaskId, TenantId};
@@ -28,6 +29,9 @@ pub trait Backend: Operations {
 
     /// How full the queue is, 0 to 1, as last seen. Costs nothing.
     fn pressure(&self) -> f64;
+
+    /// What the door last read, with the policy that it was read under; nothing where that is too long ago. Costs nothing.
+    fn facts(&self) -> Option<(Arc<Policy>, Arc<Facts>)>;
 
     /// Decides on a submission that arrived then. A refusal is a decision, and recorded.
     fn admit(&self, submission: Submission, arrived: Instant) -> BoxFuture<'_, Result<Admission, AdmitError>>;
@@ -89,6 +93,10 @@ impl Backend for StoreBackend {
 
     fn pressure(&self) -> f64 {
         self.admitter.pressure()
+    }
+
+    fn facts(&self) -> Option<(Arc<Policy>, Arc<Facts>)> {
+        self.admitter.facts()
     }
 
     fn admit(&self, submission: Submission, arrived: Instant) -> BoxFuture<'_, Result<Admission, AdmitError>> {

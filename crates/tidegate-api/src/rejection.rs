@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use tidegate_core::admission::{Decision, Quota};
 use tidegate_core::{Reason, Status, TaskId};
 use tidegate_store::StoreError;
 use tidegate_wire::{Fault, PROBLEM_JSON, Problem, header};
@@ -14,7 +15,7 @@ use crate::error_pages;
 
 /// A refused request. Boxed: refusals are rare, and results stay small.
 #[derive(Debug)]
-pub(crate) struct Rejection(Box<Problem<'static>>);
+pub(crate) struct Rejection(Box<Problem<'static>>, Option<Box<Quota>>);
 
 /// The least and most of a `retry_after_ms`: callers who were refused together should not come back together.
 const RETRY_AFTER_MS: std::ops::RangeInclusive<u64> = 1_000..=4_000;
@@ -22,19 +23,22 @@ const RETRY_AFTER_MS: std::ops::RangeInclusive<u64> = 1_000..=4_000;
 impl Rejection {
     fn new(reason: &'static str, status: u16, detail: Option<Cow<'static, str>>) -> Self {
         let page = error_pages::page(reason);
-        Self(Box::new(Problem {
-            kind: Cow::Owned(error_pages::path(reason)),
-            title: Cow::Borrowed(page.title),
-            status,
-            detail: detail.unwrap_or(Cow::Borrowed(page.summary)),
-            reason: Cow::Borrowed(reason),
-            pointer: None,
-            header: None,
-            parameter: None,
-            task_id: None,
-            outcome: None,
-            retry_after_ms: None,
-        }))
+        Self(
+            Box::new(Problem {
+                kind: Cow::Owned(error_pages::path(reason)),
+                title: Cow::Borrowed(page.title),
+                status,
+                detail: detail.unwrap_or(Cow::Borrowed(page.summary)),
+                reason: Cow::Borrowed(reason),
+                pointer: None,
+                header: None,
+                parameter: None,
+                task_id: None,
+                outcome: None,
+                retry_after_ms: None,
+            }),
+            None,
+        )
     }
 
     /// Something is wrong with the request itself.
@@ -53,6 +57,26 @@ impl Rejection {
         rejection.0.outcome = Some(status);
         match (rejection.0.status, status) {
             (429 | 503, status) if status != Status::Expired => rejection.retry_later(),
+            _ => rejection,
+        }
+    }
+
+    /// The door decided against it: what the decision comes to on the wire.
+    pub(crate) fn decided(decision: &Decision, task_id: TaskId) -> Self {
+        let reason = decision.reason.unwrap_or(Reason::QueueFull);
+        let mut rejection = Self::door(decision.status, reason, task_id);
+        rejection.0.retry_after_ms = decision.retry_after_ms.filter(|_| matches!(rejection.0.status, 429 | 503));
+        rejection.1 = decision.quota.map(Box::new);
+        match (reason, decision.expected_wait_ms, decision.quota) {
+            (Reason::DeadlineTooShort, Some(wait_ms), _) if wait_ms > 0 => {
+                let left = decision.times.deadline.saturating_sub(decision.decided);
+                rejection.saying(format!("it would start in about {wait_ms} ms, and {left} ms are left"))
+            }
+            (_, _, Some(quota)) => {
+                let Quota { name, limit, remaining, .. } = quota;
+                let detail = format!("the tenant's limit of {limit} ({name}) leaves {remaining}");
+                rejection.saying(detail)
+            }
             _ => rejection,
         }
     }
@@ -139,7 +163,7 @@ impl From<StoreError> for Rejection {
 
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
-        let problem = self.0;
+        let Self(problem, quota) = self;
         let body = serde_json::to_vec(&problem).unwrap_or_default();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -154,10 +178,34 @@ impl IntoResponse for Rejection {
                 headers.insert(HeaderName::from_static(header::X_SHED_REASON), value);
             }
         }
+        if let Some(quota) = quota.filter(|_| problem.status == 429) {
+            rate_limit(headers, &quota);
+        }
         if problem.status == 401 {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
+    }
+}
+
+/// Tells a tenant's limit in the fields of draft-ietf-httpapi-ratelimit-headers-10.
+fn rate_limit(headers: &mut HeaderMap, quota: &Quota) {
+    let Quota { name, limit, remaining, window_s, reset_ms } = *quota;
+    let window = window_s.map(|seconds| format!(";w={seconds}")).unwrap_or_default();
+    let unit = match name {
+        "bytes" => ";qu=\"content-bytes\"",
+        "queued" | "queued-of-class" => ";qu=\"concurrent-requests\"",
+        _ => "",
+    };
+    let reset = reset_ms.map(|ms| format!(";t={}", ms.div_ceil(1_000))).unwrap_or_default();
+    let fields = [
+        (header::RATE_LIMIT_POLICY, format!("\"{name}\";q={limit}{window}{unit}")),
+        (header::RATE_LIMIT, format!("\"{name}\";r={remaining}{reset}")),
+    ];
+    for (field, value) in fields {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(HeaderName::from_static(field), value);
+        }
     }
 }
 

@@ -7,14 +7,16 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use tidegate_core::admission::{Room, decide};
+use tidegate_core::admission::{Facts, TenantFacts, decide};
 use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::limits::Limits;
-use tidegate_core::order::{FlowHead, Waiting, choose};
+use tidegate_core::order::{ClaimRoom, FlowHead, Waiting, choose};
+use tidegate_core::policy::Policy;
 use tidegate_core::settlement::{Ending, Running, settle};
+use tidegate_core::slots::SlotCaps;
 use tidegate_core::submission::Submission;
-use tidegate_core::{Class, EpochMs, Kind, TaskId, TenantId, json};
+use tidegate_core::{Class, EpochMs, Kind, Lane, TaskId, TenantId, json};
 
 const NOW: EpochMs = 1_790_000_000_000;
 /// As many as a batch of submissions, or a turn of a worker, holds.
@@ -34,7 +36,7 @@ fn id(n: usize) -> TaskId {
 
 /// A batch of submissions into a cell with room.
 fn admission(c: &mut Criterion) {
-    let limits = Limits::default();
+    let policy = Policy::default();
     let kind = Kind::parse("echo").unwrap();
     let submissions: Vec<_> = (0..BATCH)
         .map(|n| Submission::new(id(n), TenantId::default_tenant(), kind.clone(), "{\"hello\":\"world\"}".to_owned()))
@@ -43,12 +45,13 @@ fn admission(c: &mut Criterion) {
     group.throughput(Throughput::Elements(BATCH as u64)).measurement_time(MEASURED);
     group.bench_function("decide a batch of 500", |b| {
         b.iter(|| {
-            let mut room = Room::default();
+            let mut facts = Facts::default();
+            facts.tenants.insert("default".into(), TenantFacts::default());
             for submission in &submissions {
-                let decision = decide(&limits, &room, black_box(submission), NOW, 3);
-                room.take(&decision, submission.bytes());
+                let verdict = decide(&policy, &facts, black_box(submission), NOW, 3);
+                facts.take(submission, &verdict);
             }
-            room
+            facts
         });
     });
     group.finish();
@@ -60,13 +63,20 @@ fn order(c: &mut Criterion) {
         .map(|flow| FlowHead {
             flow: flow as i64,
             class: Class::Standard,
+            lane: Lane::Fresh,
+            tenant: None,
+            peer: None,
             queued: HEADS as i64,
             tasks: (0..HEADS).map(|n| waiting(n * FLOWS + (n + flow) % FLOWS)).collect(),
         })
         .collect();
+    let caps = SlotCaps::of(&Limits::default(), 2 * BATCH as i64);
+    let room = ClaimRoom { caps, running: [0; 3], tenants: Vec::new(), peers: Vec::new() };
     let mut group = c.benchmark_group("order");
     group.throughput(Throughput::Elements(BATCH as u64)).measurement_time(MEASURED);
-    group.bench_function("choose 500 from 4 flows of 1,000", |b| b.iter(|| choose(black_box(&flows), BATCH, NOW)));
+    group.bench_function("choose 500 from 4 flows of 1,000", |b| {
+        b.iter(|| choose(black_box(&flows), room.clone(), BATCH, NOW))
+    });
     group.finish();
 }
 

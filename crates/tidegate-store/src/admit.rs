@@ -135,6 +135,7 @@ impl Admitter {
             session: None,
             retry_after_ms: None,
             expected_wait_ms: None,
+            queue_position: None,
             quota: None,
         };
         self.refusals.record(submission, &decision)

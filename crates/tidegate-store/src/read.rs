@@ -14,7 +14,7 @@ use crate::types::{AttemptRecord, TaskError, TaskFilter, TaskPage, TaskRecord};
 
 const ONE: &str = concat!(
     include_str!("task_columns.sql"),
-    ", ARRAY(SELECT c.id FROM tidegate.task c WHERE c.parent_id = t.id ORDER BY c.id LIMIT 100) AS children FROM tidegate.task t ",
+    ", ARRAY(SELECT c.id FROM tidegate.task c WHERE c.parent_id = t.id ORDER BY c.id LIMIT 1000) AS children, t.rank FROM tidegate.task t ",
     include_str!("task_joins.sql"),
     " WHERE t.id = $1 AND t.tenant = $2"
 );
@@ -43,15 +43,29 @@ const REFUSED_PAGE: &str = "SELECT r.*, r.labels::text AS label_text, tidegate.n
         AND ($6::smallint IS NULL OR r.class = $6) AND ($7::text IS NULL OR r.peer = $7) AND ($8::text IS NULL OR r.workflow_id = $8) \
         AND ($9::jsonb IS NULL OR r.labels @> $9::jsonb) ORDER BY r.id DESC LIMIT $10";
 const ATTEMPTS: &str = include_str!("attempts.sql");
+const POSITION: &str = include_str!("position.sql");
+/// The furthest place in the queue that is counted.
+const MAX_POSITION: i64 = 1_000;
 
 impl Store {
     /// A task of a tenant, or the record of a refused submission. Another tenant's task is as unknown as none.
     pub async fn task(&self, tenant: &TenantId, id: TaskId) -> Result<Option<TaskRecord>, StoreError> {
         if let Some(row) = self.read(sqlx::query(ONE).bind(id.0).bind(tenant.as_str().to_owned())).await?.first() {
-            return task_of(row).map(Some);
+            let mut task = task_of(row)?;
+            if task.status == Status::Queued {
+                task.queue_position = self.position(&task, row.try_get("rank")?).await?;
+            }
+            return Ok(Some(task));
         }
         let rows = self.read(sqlx::query(REFUSED).bind(id.0).bind(tenant.as_str().to_owned())).await?;
         rows.first().map(refused_of).transpose()
+    }
+
+    /// The place of a waiting task among all that wait, from 1; none beyond a thousand.
+    async fn position(&self, task: &TaskRecord, rank: i64) -> Result<Option<u32>, StoreError> {
+        let query = sqlx::query(POSITION).bind(task.class.code()).bind(rank).bind(task.id.0).bind(MAX_POSITION);
+        let before: i64 = self.read(query).await?.first().map_or(Ok(0), |row| row.try_get(0))?;
+        Ok((before < MAX_POSITION).then(|| u32::try_from(before + 1).unwrap_or(1)))
     }
 
     /// A page of a tenant's tasks, newest first, refused submissions among them.
@@ -158,6 +172,7 @@ fn task_of(row: &PgRow) -> Result<TaskRecord, StoreError> {
         note: row.try_get("note")?,
         enqueued_ms: row.try_get("enqueued_ms")?,
         not_before_ms: row.try_get("not_before_ms")?,
+        queue_position: None,
         started_ms: row.try_get("started_ms")?,
         finished_ms: row.try_get("finished_ms")?,
         deadline_ms: row.try_get("deadline_ms")?,
@@ -206,6 +221,7 @@ fn refused_of(row: &PgRow) -> Result<TaskRecord, StoreError> {
         note: None,
         enqueued_ms: refused_ms - admission_wait_ms,
         not_before_ms: row.try_get("not_before_ms")?,
+        queue_position: None,
         started_ms: None,
         finished_ms: Some(refused_ms),
         deadline_ms: row.try_get("deadline_ms")?,

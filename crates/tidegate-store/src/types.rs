@@ -76,6 +76,8 @@ pub struct TaskRecord {
     pub enqueued_ms: EpochMs,
     /// When it may start (again), while that is not yet.
     pub not_before_ms: Option<EpochMs>,
+    /// Its place in the queue, from 1, where it is QUEUED and read alone; none beyond a thousand.
+    pub queue_position: Option<u32>,
     /// When its latest attempt started.
     pub started_ms: Option<EpochMs>,
     /// When it ended.

@@ -18,6 +18,10 @@ pub const PREFERENCE_APPLIED: &str = "preference-applied";
 pub const X_PRESSURE: &str = "x-pressure";
 /// Why a 429 or 503 was given.
 pub const X_SHED_REASON: &str = "x-shed-reason";
+/// The tenant's limits, as structured fields.
+pub const RATE_LIMIT_POLICY: &str = "ratelimit-policy";
+/// What is left of them.
+pub const RATE_LIMIT: &str = "ratelimit";
 /// The name of a request in logs.
 pub const X_REQUEST_ID: &str = "x-request-id";
 /// The tenant that a request without a key is made for.

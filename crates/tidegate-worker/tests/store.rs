@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sqlx::{Connection, PgConnection};
-use tidegate_core::limits::Limits;
 use tidegate_core::submission::{Submission, Timing};
 use tidegate_core::{Fence, Kind, Reason, Status, TaskId, TenantId};
 use tidegate_store::{Admission, Admitter, AdmitterOptions, CancelOutcome, Canceller, Store, StoreOptions, TaskRecord};
@@ -77,7 +76,7 @@ impl Cell {
     /// Waits until the handler of `count` has been called so often. RUNNING comes earlier: with the claim.
     async fn until_run(&self, runs: usize) {
         poll_until(LIMIT, &format!("run {runs}"), async || {
-            self.store.promote_due(&Limits::default(), Default::default()).await.unwrap();
+            self.store.promote_due(Default::default()).await.unwrap();
             (self.runs.load(Ordering::SeqCst) == runs).then_some(())
         })
         .await;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 use tidegate_core::budget::DEFAULT_DEPTH;
 use tidegate_core::limits::Limits;
-use tidegate_core::submission::{Cost, Idempotency, Start, Submission, Timing};
+use tidegate_core::submission::{Cost, Idempotency, OnFull, Start, Submission, Timing};
 use tidegate_core::{Class, EpochMs, Kind, PeerName, Priority, TaskId, TenantId};
 use tidegate_wire::Timestamp;
 
@@ -30,6 +30,11 @@ const MAX_ATTEMPT_TIMEOUT_MS: u64 = 30 * 86_400_000;
 /// Most tokens or millionths of a dollar of one task: the sum over every task that a queue can hold fits an `i64`.
 const MAX_COST: u64 = 1_000_000_000_000;
 
+/// How long a caller waits at the door that agreed to wait and said no more.
+const DEFAULT_WAIT_MS: u64 = 500;
+/// The longest that it may agree to: as long as `Prefer: wait`.
+const MAX_WAIT_MS: u64 = 60_000;
+
 /// A submission whose every value has been checked. It borrows from the body.
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
@@ -49,6 +54,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) parent_id: Option<TaskId>,
     /// Labels as a JSON object of strings.
     pub(crate) labels: Option<String>,
+    pub(crate) on_full: OnFull,
     depth: u32,
     fanout: u32,
 }
@@ -116,7 +122,6 @@ pub(crate) fn draft<'a>(
     let max_attempts = given(raw.max_attempts, |raw| count(raw, 1..=MAX_ATTEMPTS)).map_err(at("max_attempts"))?;
     let attempt_timeout_ms = given(raw.attempt_timeout_ms, |raw| count(raw, 1..=MAX_ATTEMPT_TIMEOUT_MS))
         .map_err(at("attempt_timeout_ms"))?;
-    check_unserved(&raw, base)?;
 
     Ok(Draft {
         payload: raw.payload.unwrap_or(RawValue::NULL),
@@ -133,6 +138,7 @@ pub(crate) fn draft<'a>(
         workflow_id: given(raw.workflow_id, |raw| text(raw, 1..=MAX_NAME)).map_err(at("workflow_id"))?,
         parent_id: given(raw.parent_id, task_id).map_err(at("parent_id"))?,
         labels: labels(raw.labels, base)?,
+        on_full: on_full(&raw, base)?,
         depth: headers.depth.unwrap_or(DEFAULT_DEPTH),
         fanout: headers.fanout.map_or(policy.fanout, |fanout| fanout.min(policy.fanout)),
         kind,
@@ -237,21 +243,22 @@ fn labels(raw: Option<&RawValue>, base: &str) -> Result<Option<String>, Rejectio
     Ok((!labels.is_empty()).then(|| serde_json::Value::Object(labels).to_string()))
 }
 
-/// Refuses what would change what happens, and is not there yet.
-fn check_unserved(raw: &Raw<'_>, base: &str) -> Result<(), Rejection> {
+/// What the caller agrees to where there is no room; and refuses what is not served yet.
+fn on_full(raw: &Raw<'_>, base: &str) -> Result<OnFull, Rejection> {
     let at = |name: &'static str| move |bad: Bad| bad.at(pointer_to(base, name));
-    let on_full = given(raw.on_full, |raw| match &*string(raw)? {
-        "reject" => Ok(()),
-        "wait" | "defer" => Err(Bad::not_served_yet("is not served yet, except as \"reject\"")),
+    given(raw.webhook, |_| Err::<(), _>(Bad::not_served_yet("is not served yet"))).map_err(at("webhook"))?;
+    let max_wait_ms = given(raw.max_wait_ms, |raw| count(raw, 0..=MAX_WAIT_MS)).map_err(at("max_wait_ms"))?;
+    let wanted = given(raw.on_full, |raw| match &*string(raw)? {
+        "reject" => Ok(OnFull::Reject),
+        "wait" => Ok(OnFull::Wait { max_wait_ms: max_wait_ms.unwrap_or(DEFAULT_WAIT_MS) }),
+        "defer" => Ok(OnFull::Defer),
         _ => Err(Bad::value("must be reject, wait or defer")),
     })
     .map_err(at("on_full"))?;
-    let max_wait_ms =
-        given(raw.max_wait_ms, |raw| count(raw, 0..=MAX_ATTEMPT_TIMEOUT_MS)).map_err(at("max_wait_ms"))?;
-    if max_wait_ms.is_some() && on_full.is_none() {
+    if max_wait_ms.is_some() && wanted.is_none() {
         return Err(at("max_wait_ms")(Bad::value("means nothing without on_full")));
     }
-    given(raw.webhook, |_| Err::<(), _>(Bad::not_served_yet("is not served yet"))).map_err(at("webhook")).map(drop)
+    Ok(wanted.unwrap_or_default())
 }
 
 /// Whether the payload is larger than allowed.
@@ -285,6 +292,7 @@ impl Draft<'_> {
             workflow_id: self.workflow_id.as_deref().map(str::to_owned),
             parent_id: self.parent_id,
             labels: self.labels.clone(),
+            on_full: self.on_full,
             priority_notes: self.priority_notes.clone(),
             traceparent: headers.traceparent.clone(),
             depth: self.depth,

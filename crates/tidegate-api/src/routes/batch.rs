@@ -7,7 +7,7 @@ use axum::response::Response;
 use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::value::RawValue;
-use tidegate_core::{Reason, TenantId};
+use tidegate_core::TenantId;
 use tidegate_store::Admission;
 use tidegate_wire::{Batch, BatchAnswer, BatchItem, Fault, MAX_BATCH, MAX_PAYLOAD_DEPTH, Problem};
 
@@ -117,9 +117,7 @@ async fn try_offer(
         return Err(refuse_payload(app, &submission, arrived).at_pointer(base + "/payload"));
     }
     match admit(app, submission, arrived).await? {
-        Admission::Decided { id, decision } if decision.status.is_final() => {
-            Err(Rejection::door(decision.status, decision.reason.unwrap_or(Reason::QueueFull), id))
-        }
+        Admission::Decided { id, decision } if decision.status.is_final() => Err(Rejection::decided(&decision, id)),
         Admission::Decided { id, decision } => Ok(BatchItem::Accepted(answer::accepted(id, &decision))),
         // Without a key there is nothing to replay: the store broke its word.
         Admission::Replayed { id } | Admission::KeyReused { id } => {

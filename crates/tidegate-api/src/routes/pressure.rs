@@ -1,11 +1,14 @@
 //! `GET /v1/pressure`: how full the system is.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
 use http::{StatusCode, Uri};
-use tidegate_core::admission::Room;
+use tidegate_core::Class;
+use tidegate_core::admission::{Facts, cell_pressure, class_wait_ms, shed_flags};
+use tidegate_core::policy::Policy;
 use tidegate_store::ClassGauges;
 use tidegate_wire::{ClassWaits, Pressure, Problem};
 
@@ -30,22 +33,25 @@ pub(crate) async fn pressure(State(app): State<App>, uri: Uri) -> Result<Respons
     decode::no_parameters(&uri)?;
     let gauges = gauges::read(&app).await?;
     let sum = |of: fn(&ClassGauges) -> i64| gauges.classes.iter().map(|(_, counts)| of(counts)).sum();
-    let room = Room {
+    let (policy, facts) = app.backend.facts().unwrap_or_else(|| (app.backend.policy(), Arc::default()));
+    let waits = Class::ALL.map(|class| class_wait_ms(&policy, &facts, class, facts.now));
+    let pressure = Pressure {
+        pressure: (cell_pressure(&policy, &facts, facts.now) * 100.0).round() / 100.0,
         queued: sum(|counts| counts.queued),
         running: sum(|counts| counts.running),
         deferred: sum(|counts| counts.deferred),
-        bytes: gauges.bytes,
-        ..Room::default()
-    };
-    let policy = app.backend.policy();
-    let pressure = Pressure {
-        pressure: (room.pressure(&policy.limits) * 100.0).round() / 100.0,
-        queued: room.queued,
-        running: room.running,
-        deferred: room.deferred,
         limits: Cow::Borrowed(&policy.limits),
-        shed_from_priority: None,
-        estimated_wait_ms: ClassWaits::default(),
+        shed_from_priority: shed_below(&policy, &facts),
+        estimated_wait_ms: ClassWaits { critical: waits[0], standard: waits[1], background: waits[2] },
     };
     Ok(answer::json(StatusCode::OK, &pressure))
+}
+
+/// The priority below which submissions are shed now.
+fn shed_below(policy: &Policy, facts: &Facts) -> Option<u8> {
+    let flags = shed_flags(policy, facts, facts.now);
+    let most_important = Class::ALL.into_iter().find(|class| flags[*class as usize])?;
+    let above = Class::ALL.into_iter().rev().find(|class| *class < most_important);
+    // Where even critical work is shed, everything is.
+    Some(above.map_or(101, |class| policy.limits.classes.get(class).from))
 }

@@ -7,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, StatusCode};
-use tidegate_core::submission::Submission;
+use tidegate_core::submission::{OnFull, Submission};
 use tidegate_core::{Reason, Status, TaskId, TenantId, json};
 use tidegate_store::{Admission, AdmitError};
 use tidegate_wire::{Fault, MAX_PAYLOAD_DEPTH, Problem, SubmitRequest, Task, header};
@@ -110,9 +110,7 @@ async fn offer(
         return Err(refuse_payload(app, &submission, arrived));
     }
     match admit(app, submission, arrived).await? {
-        Admission::Decided { id, decision } if decision.status.is_final() => {
-            Err(Rejection::door(decision.status, decision.reason.unwrap_or(Reason::QueueFull), id))
-        }
+        Admission::Decided { id, decision } if decision.status.is_final() => Err(Rejection::decided(&decision, id)),
         Admission::Decided { id, decision } => {
             let task = answer::decided(id, &draft, tenant, key, &decision);
             Ok(Offered::Accepted(id, answer::located(answer::task(StatusCode::ACCEPTED, &task), id)))
@@ -137,7 +135,13 @@ pub(crate) fn before_reading(app: &Shared, parts: &Parts) -> Result<(), Rejectio
 /// Asks the door, and turns what is no decision into a refusal.
 pub(crate) async fn admit(app: &Shared, submission: Submission, arrived: Instant) -> Result<Admission, Rejection> {
     let id = submission.id;
-    let asked = tokio::time::timeout(app.settings.write_timeout, app.backend.admit(submission, arrived)).await;
+    // A caller that agreed to wait for room gets that time on top.
+    let wait = match submission.on_full {
+        OnFull::Wait { max_wait_ms } => Duration::from_millis(max_wait_ms),
+        _ => Duration::ZERO,
+    };
+    let at_most = app.settings.write_timeout + wait;
+    let asked = tokio::time::timeout(at_most, app.backend.admit(submission, arrived)).await;
     asked.unwrap_or(Err(AdmitError::OutcomeUnknown(id))).map_err(|error| match error {
         AdmitError::Unavailable => Rejection::unavailable(Reason::StoreUnavailable),
         AdmitError::OutcomeUnknown(id) => Rejection::unavailable(Reason::OutcomeUnknown).about(id, None),

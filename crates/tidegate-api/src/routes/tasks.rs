@@ -3,6 +3,7 @@
 use axum::extract::State;
 use axum::response::Response;
 use http::{StatusCode, Uri};
+use tidegate_core::slots::SlotCaps;
 use tidegate_wire::{AttemptList, Problem, Task, TaskList};
 
 use crate::answer;
@@ -10,7 +11,7 @@ use crate::decode;
 use crate::rejection::Rejection;
 use crate::routes::extract::{PathId, Tenant, no_such_task};
 use crate::routes::poll;
-use crate::settings::App;
+use crate::settings::{App, Shared};
 
 /// Reads a task, or waits for its end.
 #[utoipa::path(
@@ -40,7 +41,16 @@ pub(crate) async fn get(
 ) -> Result<Response, Rejection> {
     let wait = decode::wait(&uri)?;
     let record = poll::read_ended(&app, &tenant, id, wait).await?.ok_or_else(no_such_task)?;
-    Ok(answer::task(StatusCode::OK, &answer::stored(&record)))
+    let mut task = answer::stored(&record);
+    task.estimated_start_ms = record.queue_position.and_then(|position| expected_ms(&app, position));
+    Ok(answer::task(StatusCode::OK, &task))
+}
+
+/// How long what stands at a place in the queue is expected to wait, where it is known how fast the queue drains.
+fn expected_ms(app: &Shared, position: u32) -> Option<i64> {
+    let (policy, facts) = app.backend.facts()?;
+    let rate = facts.pace.rate(SlotCaps::of(&policy.limits, facts.live_slots).total)?;
+    Some((f64::from(position) / rate) as i64)
 }
 
 /// Lists tasks, newest first.

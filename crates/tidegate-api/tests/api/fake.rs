@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tidegate_api::{Backend, BoxFuture};
-use tidegate_core::admission::{Room, decide};
+use tidegate_core::admission::{Facts, cell_pressure, decide};
 use tidegate_core::policy::Policy;
 use tidegate_core::submission::Submission;
 use tidegate_core::{Class, EpochMs, Fence, Reason, Status, TaskId, TenantId};
@@ -49,7 +49,7 @@ struct Held {
     tasks: BTreeMap<TaskId, TaskRecord>,
     attempts: HashMap<TaskId, Vec<AttemptRecord>>,
     keys: HashMap<(TenantId, String), ([u8; 32], TaskId)>,
-    room: Room,
+    room: Facts,
     trouble: Option<Trouble>,
     refusal: Option<(Status, Reason)>,
     submissions: Vec<Submission>,
@@ -166,11 +166,13 @@ impl Fake {
                 None => {}
             }
         }
-        let mut decision = decide(&self.policy().limits, &held.room, &submission, NOW, 0);
+        let mut verdict = decide(&self.policy(), &held.room, &submission, NOW, 0);
         if let Some((status, reason)) = held.refusal {
-            (decision.status, decision.reason) = (status, Some(reason));
+            (verdict.decision.status, verdict.decision.reason) = (status, Some(reason));
+            verdict.decision.retry_after_ms = Some(1_500);
         }
-        held.room.take(&decision, submission.bytes());
+        held.room.take(&submission, &verdict);
+        let decision = verdict.decision;
         if let Some(key) = submission.idempotency.as_ref().filter(|_| !decision.status.is_final()) {
             held.keys.insert((submission.tenant.clone(), key.key.clone()), (key.body_sha256, submission.id));
         }
@@ -250,6 +252,7 @@ fn record(submission: Submission, decision: &tidegate_core::admission::Decision)
         note: None,
         enqueued_ms: decision.times.arrived,
         not_before_ms: decision.times.not_before,
+        queue_position: None,
         started_ms: None,
         finished_ms: refused.then_some(NOW),
         deadline_ms: decision.times.deadline,
@@ -294,7 +297,11 @@ impl Backend for Fake {
     }
 
     fn pressure(&self) -> f64 {
-        self.held().room.pressure(&self.policy().limits)
+        cell_pressure(&self.policy(), &self.held().room, NOW)
+    }
+
+    fn facts(&self) -> Option<(Arc<Policy>, Arc<Facts>)> {
+        Some((self.policy(), Arc::new(self.held().room.clone())))
     }
 
     fn admit(&self, submission: Submission, _arrived: Instant) -> BoxFuture<'_, Result<Admission, AdmitError>> {
@@ -302,7 +309,7 @@ impl Backend for Fake {
     }
 
     fn refuse(&self, submission: &Submission, reason: Reason, _arrived: Instant) -> bool {
-        let decision = decide(&self.policy().limits, &Room::default(), submission, NOW, 0);
+        let decision = decide(&self.policy(), &Facts::default(), submission, NOW, 0).decision;
         let decision =
             tidegate_core::admission::Decision { status: Status::Rejected, reason: Some(reason), ..decision };
         let mut held = self.held();
@@ -373,7 +380,7 @@ impl Backend for Fake {
         Box::pin(async move {
             self.held().gauges_asked += 1;
             self.trouble_with_reading().await?;
-            let room = self.held().room;
+            let room = self.held().room.cell;
             let standard = ClassGauges { queued: room.queued, running: room.running, deferred: room.deferred };
             let none = ClassGauges::default();
             Ok(Gauges {

@@ -32,8 +32,7 @@ impl Cell {
 
     async fn over(db: TestDb, url: &str, limits: Limits) -> Self {
         let store = Store::open(StoreOptions::new(url)).unwrap();
-        let options = AdmitterOptions { limits: limits.clone(), ..AdmitterOptions::default() };
-        let admitter = Admitter::start(&store, options).unwrap();
+        let admitter = Admitter::start(&store, AdmitterOptions::default()).unwrap();
         store.seed_policy(&limits, &BTreeMap::new(), &BTreeMap::new()).await.unwrap();
         let canceller = Canceller::start(&store).unwrap();
         let backend = Arc::new(StoreBackend { store: store.clone(), admitter, canceller });

@@ -24,7 +24,7 @@ use crate::submission::{OnFull, Submission, Times};
 
 pub use capacity::{Ask, Entrance, MAX_DISPLACED, promote, readmit};
 pub use facts::{Backlog, Candidate, Facts, LEAST_RUNS, Load, Pace, ParentFacts, SessionRoom, TenantFacts, Usage};
-pub use pressure::{cell_pressure, class_pressure, expected_wait_ms, shed_flags};
+pub use pressure::{cell_pressure, class_pressure, class_wait_ms, expected_wait_ms, shed_flags};
 pub use tenant::{Quota, tokens_bucket};
 
 use capacity::named;
@@ -62,6 +62,8 @@ pub struct Decision {
     pub retry_after_ms: Option<u64>,
     /// How long it would have waited, or will wait, to start; none where nobody knows.
     pub expected_wait_ms: Option<u64>,
+    /// Its place in the queue at the latest, counted from 1: behind all that waits in its class and above.
+    pub queue_position: Option<u64>,
     /// The tenant's limit that was hit.
     pub quota: Option<Quota>,
 }
@@ -133,6 +135,7 @@ pub fn decide(policy: &Policy, facts: &Facts, submission: &Submission, now: Epoc
         session: None,
         retry_after_ms: None,
         expected_wait_ms: None,
+        queue_position: None,
         quota: None,
     };
     let mut verdict = Verdict { decision, displaced: Vec::new(), wait_until: None, rate_ns: 0, tokens_ns: 0 };
@@ -143,7 +146,11 @@ pub fn decide(policy: &Policy, facts: &Facts, submission: &Submission, now: Epoc
         Ok(Place::Slot(session)) => {
             (decision.status, decision.session, decision.expected_wait_ms) = (Status::Admitted, Some(session), Some(0));
         }
-        Ok(Place::Queue(displaced)) => verdict.displaced = displaced,
+        Ok(Place::Queue(displaced)) => {
+            let before: i64 = facts.classes[..=class as usize].iter().map(|class| class.queued).sum();
+            decision.queue_position = Some(before.max(0).unsigned_abs() + 1);
+            verdict.displaced = displaced;
+        }
         Ok(Place::Deferred(reason)) => (decision.status, decision.reason) = (Status::Deferred, Some(reason)),
         Err(refusal) => {
             (decision.status, decision.reason) = (refusal.status, Some(refusal.reason));

@@ -90,6 +90,11 @@ fn wait(facts: &Facts, tasks: i64, slots: i64) -> Option<f64> {
     facts.pace.rate(slots).map(|rate| tasks.max(0) as f64 / rate)
 }
 
+/// How long a newcomer of a class would wait to start, in milliseconds; `None` while nobody knows.
+pub fn class_wait_ms(policy: &Policy, facts: &Facts, class: Class, now: EpochMs) -> Option<u64> {
+    ahead_ms(policy, facts, class, now).map(|ms| ms.min(1e12) as u64)
+}
+
 /// The wait behind the runnable work of the class and those above.
 fn ahead_ms(policy: &Policy, facts: &Facts, class: Class, now: EpochMs) -> Option<f64> {
     let caps = SlotCaps::of(&policy.limits, facts.live_slots);
