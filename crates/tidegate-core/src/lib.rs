@@ -20,6 +20,7 @@ pub mod peer;
 pub mod policy;
 pub mod reason;
 pub mod settlement;
+pub mod size;
 pub mod state;
 pub mod submission;
 pub mod tenant;
