@@ -155,3 +155,108 @@ async fn a_wrong_configuration_is_told_with_key_and_origin() {
         .unwrap();
     assert!(stdout(&output).contains("postgres://me:redacted@db/x") && !stdout(&output).contains("s3cret"));
 }
+
+#[tokio::test]
+async fn operators_read_and_change_limits() {
+    let limits = r#"{"max_queued":7,"max_running":null,"classes":{"critical":{"from":90}},"of_tomorrow":1}"#;
+    let ok = || answer("200 OK", &[], limits);
+    let (output, fake) = run(vec![ok()], &["limits"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let lines: Vec<_> = stdout(&output).lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+    assert_eq!(
+        lines,
+        [["max_queued", "7"], ["max_running", "-"], ["classes.critical.from", "90"], ["of_tomorrow", "1"]]
+    );
+    assert!(fake.requests()[0].starts_with("get /v1/admin/limits http/1.1"));
+    let (output, fake) =
+        run(vec![ok()], &["--json", "limits", "set", "max_running=none", "classes.critical.from=91"]).await;
+    assert_eq!(stdout(&output).trim(), limits);
+    let request = fake.requests().remove(0);
+    assert!(request.starts_with("patch /v1/admin/limits") && request.contains("application/merge-patch+json"));
+    assert!(request.ends_with(r#"{"max_running":null,"classes":{"critical":{"from":91}}}"#), "{request}");
+    let (_, fake) = run(vec![ok()], &["limits", "patch", r#"{"max_queued":9}"#]).await;
+    assert!(fake.requests()[0].ends_with(r#"{"max_queued":9}"#));
+    let refused =
+        answer("422 Unprocessable Content", &[], &problem(422, "unknown_field", r#","pointer":"/max_queud""#));
+    let (output, _fake) = run(vec![refused], &["limits", "set", "max_queud=1"]).await;
+    assert_eq!(output.status.code(), Some(2));
+    for bad in [
+        &["limits", "set"][..],
+        &["limits", "set", "max_queued"],
+        &["limits", "set", "a=1", "a.b=2"],
+        &["limits", "patch", "[]"],
+    ] {
+        let output = command("http://127.0.0.1:1", bad).output().await.unwrap();
+        assert_eq!(output.status.code(), Some(2), "{bad:?}");
+    }
+}
+
+#[tokio::test]
+async fn operators_list_change_and_delete_tenants_and_peers() {
+    let page = r#"{"tenants":[{"name":"acme","weight":2.0,"max_queued":5,"max_running":null,"usage":{"queued":3,"running":1}}],"next_cursor":"acme"}"#;
+    let (output, fake) =
+        run(vec![answer("200 OK", &[], page)], &["tenant", "list", "--limit", "1", "--cursor", "a"]).await;
+    let rows: Vec<_> = stdout(&output).lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+    assert_eq!(rows[0], ["NAME", "WEIGHT", "MAX_QUEUED", "MAX_RUNNING", "RATE_PER_MINUTE", "QUEUED", "RUNNING"]);
+    assert_eq!(rows[1], ["acme", "2.0", "5", "-", "-", "3", "1"]);
+    assert!(stderr(&output).contains("--cursor acme"));
+    assert!(fake.requests()[0].starts_with("get /v1/admin/tenants?limit=1&cursor=a http/1.1"));
+    let peer = || answer("200 OK", &[], r#"{"name":"hotels","max_in_flight":2}"#);
+    let (output, fake) = run(vec![peer()], &["peer", "set", "hotels", "max_in_flight=2"]).await;
+    assert!(stdout(&output).contains("max_in_flight  2"), "{}", stdout(&output));
+    assert!(fake.requests()[0].starts_with("patch /v1/admin/peers/hotels"));
+    let (output, fake) = run(vec![answer("204 No Content", &[], "")], &["tenant", "delete", "a/b"]).await;
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), ""), "{}", stderr(&output));
+    assert!(fake.requests()[0].starts_with("delete /v1/admin/tenants/a%2fb"));
+    let unknown = answer("404 Not Found", &[], &problem(404, "not_found", ""));
+    let (output, _fake) = run(vec![unknown], &["peer", "get", "nobody"]).await;
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[tokio::test]
+async fn operators_pause_and_resume() {
+    let pause = format!(
+        r#"{{"id":"{ID}","tenant":"acme","mode":"hold","until":null,"reason":"x","created_at":"2026-11-30T08:15:00.000Z"}}"#
+    );
+    let list = |headers: &[&str]| answer("200 OK", headers, &format!(r#"{{"pauses":[{pause}]}}"#));
+    let made = || answer("201 Created", &[], &pause);
+    let (output, fake) = run(vec![made()], &["pause", "--tenant", "acme", "--refuse", "--reason", "x"]).await;
+    assert_eq!((output.status.code(), stdout(&output).trim()), (Some(0), ID), "{}", stderr(&output));
+    assert!(fake.requests()[0].ends_with(r#"{"tenant":"acme","mode":"refuse","reason":"x"}"#));
+    // A time from now counts by the server's clock.
+    let behaviours = vec![list(&["date: Mon, 30 Nov 2026 08:15:00 GMT"]), made()];
+    let (_, fake) = run(behaviours, &["pause", "--kind", "echo", "--for", "10m"]).await;
+    assert!(
+        fake.requests()[1].ends_with(r#"{"kind":"echo","until":"2026-11-30T08:25:00.000Z"}"#),
+        "{:?}",
+        fake.requests()
+    );
+    let (output, _fake) = run(vec![list(&[])], &["pauses"]).await;
+    assert!(stdout(&output).contains("tenant acme") && stdout(&output).contains("hold"), "{}", stdout(&output));
+    let gone = || answer("204 No Content", &[], "");
+    let (output, fake) = run(vec![list(&[]), gone()], &["resume", "--tenant", "acme"]).await;
+    assert_eq!((output.status.code(), stdout(&output).trim()), (Some(0), ID));
+    assert!(fake.requests()[1].starts_with(&format!("delete /v1/admin/pauses/{ID}")));
+    let (output, _fake) = run(vec![list(&[])], &["resume", "--tenant", "other"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let (output, _fake) = run(vec![gone()], &["--json", "resume", ID]).await;
+    assert_eq!(stdout(&output).trim(), format!(r#"{{"resumed":["{ID}"]}}"#));
+    for bad in [&["pause"][..], &["pause", "--kind", "a", "--peer", "b"], &["pause", "--class", "urgent"], &["resume"]]
+    {
+        let output = command("http://127.0.0.1:1", bad).output().await.unwrap();
+        assert_eq!(output.status.code(), Some(2), "{bad:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_load_is_sized() {
+    let sized = async |arguments: &[&str]| command("http://127.0.0.1:1", arguments).output().await.unwrap();
+    let asked = ["size", "--rate", "100", "--run-ms", "100", "--slots", "20", "--wait-ms", "250", "--json"];
+    let json: serde_json::Value = serde_json::from_str(stdout(&sized(&asked).await)).unwrap();
+    assert_eq!((&json["slots_needed"], &json["max_queued"]), (&13.into(), &50.into()));
+    assert_eq!((&json["max_expected_wait_ms"], &json["capacity_per_second"]), (&250.into(), &200.0.into()));
+    let output = sized(&["size", "--rate", "400", "--run-ms", "100", "--slots", "20"]).await;
+    assert!(stdout(&output).contains("slots needed          50"), "{}", stdout(&output));
+    assert!(stdout(&output).contains("never catch up"));
+    assert_eq!(sized(&["size", "--rate", "0", "--run-ms", "1"]).await.status.code(), Some(2));
+}

@@ -111,3 +111,57 @@ async fn migrating_twice_is_harmless_and_the_doctor_sees_it() {
     };
     assert_eq!((verdict("schema"), verdict("database"), verdict("server")), ("ok".into(), "ok".into(), "warn".into()));
 }
+
+#[tokio::test]
+async fn limits_are_those_of_the_file_until_an_operator_changes_them_also_after_a_restart() {
+    let database = TestDb::new().await;
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let write = |max_queued: u32, max_deferred: u32| {
+        let text = format!(
+            "[limits]\nmax_queued = {max_queued}\nmax_deferred = {max_deferred}\n[tenants.acme]\nmax_queued = 5\n\
+             trusted_labels = [\"safety\"]\n[[class_rules]]\nwhen = {{ labels = {{ safety = \"true\" }} }}\npriority = 95\n"
+        );
+        std::fs::write(config.path(), text).unwrap();
+    };
+    let path = config.path().to_str().unwrap();
+    let serve = || role(database.url(), &["serve", "--config", path, "--listen", "127.0.0.1:0"]);
+    let ask = async |url: &str, arguments: &[&str]| {
+        let output = tidegate(&[&["--url", url, "--json"], arguments].concat()).await;
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        stdout(&output)
+    };
+    write(100, 200);
+    let mut server = serve();
+    let url = server.wait_for_url(LIMIT).await;
+    assert_eq!(ask(&url, &["limits"]).await["max_queued"], 100);
+    assert_eq!(ask(&url, &["limits", "set", "max_queued=7"]).await["max_queued"], 7);
+    assert_eq!(ask(&url, &["tenant", "get", "acme"]).await["max_queued"], 5);
+    let raised = ask(&url, &["submit", "echo", "--tenant", "acme", "--label", "safety=true"]).await;
+    assert_eq!((&raised["priority"], &raised["class"]), (&95.into(), &"critical".into()));
+    let pause = ask(&url, &["pause", "--kind", "echo", "--for", "1h"]).await;
+    assert_eq!(ask(&url, &["pauses"]).await["pauses"][0], pause);
+    server.terminate();
+    assert_eq!(server.wait(LIMIT).await.code(), Some(0), "{}", server.output());
+
+    write(101, 201);
+    let mut server = serve();
+    let url = server.wait_for_url(LIMIT).await;
+    let limits = ask(&url, &["limits"]).await;
+    assert_eq!((&limits["max_queued"], &limits["max_deferred"]), (&7.into(), &201.into()));
+    assert_eq!(ask(&url, &["pauses"]).await["pauses"][0], pause);
+    let shown = tidegate(&["--config", path, "config", "--database-url", database.url()]).await;
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("max_queued = 101") && shown.contains("# limits.max_queued: 7 (the files: 101)"), "{shown}");
+    assert!(shown.contains("# paused: kind echo (hold)") && !shown.contains("# limits.max_deferred"), "{shown}");
+    let shown = stdout(&tidegate(&["--config", path, "--json", "config", "--database-url", database.url()]).await);
+    assert_eq!((&shown["limits"]["max_queued"], &shown["in_effect"]["limits"]["max_queued"]), (&101.into(), &7.into()));
+
+    // A file that contradicts what an operator changed is refused, before anything is served.
+    ask(&url, &["limits", "set", "default_timeout_ms=200000"]).await;
+    server.terminate();
+    server.wait(LIMIT).await;
+    std::fs::write(config.path(), "[limits]\nmax_timeout_ms = 100000\ndefault_timeout_ms = 1000\n").unwrap();
+    let mut server = serve();
+    assert_eq!(server.wait(LIMIT).await.code(), Some(64), "{}", server.output());
+    assert!(server.output().contains("limits.default_timeout_ms"), "{}", server.output());
+}

@@ -18,6 +18,7 @@ use cli::{Cli, Command, Global};
 use config::Config;
 use exit::Failure;
 use terminal::{Output, safe};
+use tidegate_client::Named;
 
 /// A task at the door is a few dozen small allocations, made on one thread and often freed on another: the system's
 /// allocator spends a seventh of the server's time on them.
@@ -43,7 +44,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let Cli { global, command } = cli;
     let mut output = Output::stdout(global.json);
     let exit = match command {
-        Command::Config => commands::config::run(&load(&global)?, &mut output),
+        Command::Config(arguments) => commands::config::run(&load(&global)?, &arguments, &mut output),
         Command::Completions { shell } => commands::completions::run(shell, &mut output),
         Command::Openapi => commands::openapi::run(&mut output),
         Command::Doctor(arguments) => commands::doctor::run(&global, &arguments, &mut output),
@@ -51,6 +52,13 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Get(arguments) => commands::get::run(&global, &arguments, &mut output),
         Command::List(arguments) => commands::list::run(&global, &arguments, &mut output),
         Command::Cancel(arguments) => commands::cancel::run(&global, &arguments, &mut output),
+        Command::Limits(arguments) => commands::policy::limits(&global, &arguments, &mut output),
+        Command::Tenant(arguments) => commands::policy::named(&global, Named::Tenant, &arguments, &mut output),
+        Command::Peer(arguments) => commands::policy::named(&global, Named::Peer, &arguments, &mut output),
+        Command::Pause(arguments) => commands::pause::pause(&global, &arguments, &mut output),
+        Command::Resume(arguments) => commands::pause::resume(&global, &arguments, &mut output),
+        Command::Pauses => commands::pause::list(&global, &mut output),
+        Command::Size(arguments) => commands::size::run(&arguments, &mut output),
         Command::Bench(arguments) => bench::run(&global, &arguments, &mut output),
         Command::Up(arguments) => roles::up(load(&global)?, &arguments, &mut output),
         Command::Serve(arguments) => roles::serve(load(&global)?, &arguments),

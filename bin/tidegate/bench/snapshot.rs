@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate_core::limits::Limits;
 use tidegate_keeper::KeeperOptions;
 use tidegate_store::StoreError;
 use tidegate_store::yardstick::{HeldSnapshot, PlainQueue, record_bytes};
@@ -16,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cpu::{Meter, Spent};
 use super::ground::{Ground, broken};
-use super::load::{Cell, MAX_BYTES, MAX_QUEUED, TURN, all, completed, payload_of, turn};
+use super::load::{Cell, TURN, all, completed, payload_of, turn};
 use super::progress::Progress;
 use super::report::{Figure, Goal, Section, grouped, per_second, ratio};
 use crate::cli::SnapshotBenchArgs;

@@ -164,7 +164,7 @@ fn parse_priority(text: &str) -> Result<AskedPriority, String> {
     number.map(AskedPriority::Number).ok_or_else(|| "must be 0 to 100, or critical, standard or background".to_owned())
 }
 
-fn parse_instant(text: &str) -> Result<DateTime<Utc>, String> {
+pub(super) fn parse_instant(text: &str) -> Result<DateTime<Utc>, String> {
     let bad = || "must be as in 2030-01-31T12:00:00Z, or milliseconds since 1970".to_owned();
     if let Ok(millis) = text.parse::<i64>() {
         return DateTime::from_timestamp_millis(millis).ok_or_else(bad);

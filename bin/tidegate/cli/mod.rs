@@ -3,6 +3,7 @@
 mod bench;
 mod client;
 mod duration;
+mod operator;
 mod role;
 mod wait;
 
@@ -16,6 +17,9 @@ pub(crate) use bench::{
     BareArgs, BenchArgs, BenchCommand, GroundArgs, HttpBenchArgs, PickupBenchArgs, SnapshotBenchArgs, StoreBenchArgs,
 };
 pub(crate) use client::{AskedPriority, CancelArgs, Connection, GetArgs, ListArgs, SubmitArgs};
+pub(crate) use operator::{
+    ConfigArgs, LimitsArgs, LimitsCommand, NamedArgs, NamedCommand, PauseArgs, ResumeArgs, Setting, SizeArgs, patch_of,
+};
 pub(crate) use role::{Database, DevPostgresArgs, DoctorArgs, KeeperArgs, MigrateArgs, ServeArgs, UpArgs, WorkerArgs};
 pub(crate) use wait::{Wait, join_wait};
 
@@ -84,10 +88,24 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Cancel a task, or all tasks of a token or workflow.
     Cancel(CancelArgs),
+    /// Show or change the limits of the cell.
+    Limits(LimitsArgs),
+    /// Show or change what tenants may hold.
+    Tenant(NamedArgs),
+    /// Show or change the limits of downstream dependencies.
+    Peer(NamedArgs),
+    /// Let nothing of a kind, class, tenant or peer start for a while.
+    Pause(PauseArgs),
+    /// End a pause.
+    Resume(ResumeArgs),
+    /// List the pauses that are in effect.
+    Pauses,
+    /// Work out the slots and the queue that a load needs.
+    Size(SizeArgs),
     /// Measure how fast it is on this machine, beside plain SQL.
     Bench(BenchArgs),
-    /// Print the configuration that is in effect, without its secrets.
-    Config,
+    /// Print the configuration, without its secrets, and what of it the database has otherwise.
+    Config(ConfigArgs),
     /// Check that this machine, the database and the server are fit.
     Doctor(DoctorArgs),
     /// Print the completions of a shell.

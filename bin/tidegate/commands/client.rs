@@ -21,6 +21,11 @@ pub(crate) fn connect(global: &Global, connection: &Connection) -> Result<Client
     Ok(builder.build()?)
 }
 
+/// The client of a command that acts on the whole cell: for no tenant.
+pub(crate) fn connect_as_operator(global: &Global) -> Result<Client, Failure> {
+    connect(global, &Connection { tenant: None })
+}
+
 /// Runs a command's calls to their end.
 pub(crate) fn block_on<T>(calls: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()

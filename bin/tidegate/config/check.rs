@@ -3,10 +3,11 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
+use tidegate_core::class_rules;
 use tidegate_core::kind_policy::KindPolicy;
-use tidegate_core::merge_patch::Patched;
+use tidegate_core::merge_patch::{BadValue, Patched};
 
-use super::{Config, KindConfig, Peer, Tenant};
+use super::{Config, KindConfig};
 
 /// A key and what is wrong with its value.
 type Found = (String, String);
@@ -26,20 +27,20 @@ pub(super) fn problems(config: &Config) -> Vec<Found> {
     check.worker(config);
     check.keeper(config);
     check.retention(config);
-    if let Err(bad) = config.limits.check() {
-        check.found(format!("limits.{}", bad.key()), bad.problem);
-    }
+    check.object("limits", &config.limits);
     for (name, kind) in &config.kinds {
         check.kind(&format!("kinds.{name}"), kind);
     }
     check.found.extend(config.registry().err().into_iter().flatten());
     for (name, tenant) in &config.tenants {
-        check.tenant(&format!("tenants.{name}"), tenant);
+        check.object(&format!("tenants.{name}"), tenant);
     }
     for (name, peer) in &config.peers {
-        check.peer(&format!("peers.{name}"), peer);
+        check.object(&format!("peers.{name}"), peer);
     }
-    check.rules(config);
+    if let Err(bad) = class_rules::check(&config.class_rules) {
+        check.bad("class_rules", bad);
+    }
     check.found
 }
 
@@ -51,6 +52,18 @@ struct Check {
 impl Check {
     fn found(&mut self, key: impl Into<String>, what: impl Into<String>) {
         self.found.push((key.into(), what.into()));
+    }
+
+    /// An object that operators may also change at run time checks itself.
+    fn object(&mut self, key: &str, object: &impl Patched) {
+        if let Err(bad) = object.check() {
+            self.bad(key, bad);
+        }
+    }
+
+    fn bad(&mut self, above: &str, bad: BadValue) {
+        let key = bad.key();
+        self.found(if key.is_empty() { above.to_owned() } else { format!("{above}.{key}") }, bad.problem);
     }
 
     /// The value must lie in the range.
@@ -156,42 +169,6 @@ impl Check {
         self.factor(format!("{key}.cost_overrun"), cost_overrun, 1e6);
         if backoff.base_ms > backoff.max_ms {
             self.found(format!("{key}.backoff.base_ms"), "must not be above max_ms");
-        }
-    }
-
-    fn tenant(&mut self, key: &str, tenant: &Tenant) {
-        self.factor(format!("{key}.weight"), tenant.weight, 1e6);
-        self.range(format!("{key}.max_priority"), tenant.max_priority, 0..=100);
-    }
-
-    fn peer(&mut self, key: &str, peer: &Peer) {
-        if let Some(aimd) = &peer.aimd {
-            if !(1 <= aimd.min && aimd.min <= aimd.initial && aimd.initial <= aimd.max) {
-                self.found(format!("{key}.aimd"), "must have 1 <= min <= initial <= max");
-            }
-            if !(aimd.backoff > 0.0 && aimd.backoff < 1.0) {
-                self.found(format!("{key}.aimd.backoff"), "must be between 0 and 1");
-            }
-        }
-        if !(0.0..=1.0).contains(&peer.retry_budget.ratio) {
-            self.found(format!("{key}.retry_budget.ratio"), "must be between 0 and 1");
-        }
-        let breaker = &peer.breaker;
-        self.range(format!("{key}.breaker.failures"), breaker.failures, 1..=1_000_000);
-        self.range(format!("{key}.breaker.window_ms"), breaker.window_ms, 1..=DAY_MS);
-        self.range(format!("{key}.breaker.open_ms"), breaker.open_ms, 1..=DAY_MS);
-        self.range(format!("{key}.breaker.probes"), breaker.probes, 1..=1_000);
-        self.range(format!("{key}.max_result_bytes"), peer.max_result_bytes, 2..=64 * MIB);
-    }
-
-    fn rules(&mut self, config: &Config) {
-        for (index, rule) in config.class_rules.iter().enumerate() {
-            let key = format!("class_rules[{index}]");
-            if rule.priority.is_some() == rule.add.is_some() {
-                self.found(&key, "must have either priority or add");
-            }
-            self.range(format!("{key}.priority"), rule.priority.unwrap_or(0), 0..=100);
-            self.range(format!("{key}.add"), rule.add.unwrap_or(0), -100..=100);
         }
     }
 }

@@ -21,13 +21,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tidegate_core::class_rules::ClassRule;
 use tidegate_core::limits::Limits;
+use tidegate_core::peer::PeerLimits;
+use tidegate_core::tenant::TenantLimits;
 use tidegate_core::{Kind, PeerName, TenantId};
 
 pub(crate) use error::{ConfigError, Problem};
 pub(crate) use kinds::KindConfig;
 pub(crate) use listen::{Listen, OpenToAll, refuse_open_to_all};
-pub(crate) use planned::{ClassRule, Cost, Peer, Quarantine, Tenant};
+pub(crate) use planned::{Cost, Quarantine};
 pub(crate) use secret::{Secret, SecretUrl};
 pub(crate) use sections::{Keeper, Log, LogFormat, Outbound, Retention, Server, Store, Worker};
 
@@ -56,9 +59,9 @@ pub(crate) struct Config {
     #[serde(default)]
     pub(crate) kinds: BTreeMap<Kind, KindConfig>,
     #[serde(default)]
-    pub(crate) tenants: BTreeMap<TenantId, Tenant>,
+    pub(crate) tenants: BTreeMap<TenantId, TenantLimits>,
     #[serde(default)]
-    pub(crate) peers: BTreeMap<PeerName, Peer>,
+    pub(crate) peers: BTreeMap<PeerName, PeerLimits>,
     #[serde(default)]
     pub(crate) class_rules: Vec<ClassRule>,
 }
@@ -144,6 +147,12 @@ mod tests {
                 "[kinds.x]\nexecutor = \"http\"\nhttp = { url = \"https://x.example/\", headers = { x-fence = \"1\" } }",
                 ["kinds.x.http.headers (FILE)", "x-fence", "cannot be set"],
             ),
+            ("[tenants.a]\nweight = 0", ["tenants.a.weight (FILE)", "must be above 0", "at most"]),
+            ("[tenants.a]\nmax_queud = 0", ["tenants.a.max_queud (FILE)", "unknown field", "max_queued"]),
+            ("[peers.a]\nbreaker = { probes = 0 }", ["peers.a.breaker.probes (FILE)", "must be 1 to 1000", "0"]),
+            ("[limits]\nmax_timeout_ms = 10", ["limits.default_timeout_ms", "not above", "max_timeout_ms"]),
+            ("[[class_rules]]\nwhen = {}", ["class_rules.0 (FILE)", "either priority", "add"]),
+            ("[[class_rules]]\nwhen = {}\nadd = 101", ["class_rules.0.add (FILE)", "must be", "100"]),
             ("[server]\nlisten = \"8080\"", ["server.listen (FILE)", "an address and a port", "127.0.0.1:8080"]),
             ("[outbound]\nallow_networks = [\"x\"]", ["outbound.allow_networks[0] (FILE)", "invalid", "IP"]),
         ] {
@@ -167,16 +176,16 @@ mod tests {
 
     #[test]
     fn what_is_kept_for_later_is_named() {
-        let text = "[tenants.acme]\nweight = 2.0\n[peers.p]\nmax_in_flight = 1\n[quarantine]\nthreshold = 3\n\
-                    hold_ms = 1000\n[limits]\nmax_queued = 7\nmax_tokens = 9\n[limits.classes.standard]\nfrom = 50\n\
-                    shed_at = 0.5\n[[class_rules]]\nwhen = {}\nadd = 1";
+        let text = "[tenants.acme]\nweight = 2.0\nmax_queued = 1\n[tenants.b]\nmax_queued = 1\n[peers.p]\nmax_in_flight = 1\n\
+                    breaker = { failures = 9 }\n[quarantine]\nthreshold = 3\nhold_ms = 1000\n[limits]\nmax_tokens = 9\n\
+                    [limits.classes.standard]\nreserve = 0.5\nshed_at = 0.5\n[kinds.echo]\ncost_overrun = 3.0\n\
+                    [[class_rules]]\nwhen = {}\nadd = 1";
         let expected = [
-            "tenants.acme",
-            "peers.p",
-            "class_rules.0",
+            "tenants.acme.weight",
+            "peers.p.breaker",
             "quarantine.hold_ms",
-            "limits.max_tokens",
-            "limits.classes.standard.shed_at",
+            "limits.classes.standard.reserve",
+            "kinds.echo.cost_overrun",
         ];
         assert_eq!(load(text, &[]).unwrap().dormant(), expected);
     }

@@ -27,12 +27,9 @@ fn keys(value: &serde_json::Value, above: &str, into: &mut BTreeSet<String>) {
             for (key, value) in object {
                 let path = match above {
                     "" => key.clone(),
-                    "kinds"
-                    | "tenants"
-                    | "peers"
-                    | "kinds.*.http.headers"
-                    | "tenants.*.classes"
-                    | "class_rules.*.when.labels" => format!("{above}.*"),
+                    "kinds" | "tenants" | "peers" | "kinds.*.http.headers" | "class_rules.*.when.labels" => {
+                        format!("{above}.*")
+                    }
                     _ => format!("{above}.{key}"),
                 };
                 into.insert(path.clone());

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tidegate_api::{AppState, Settings, StoreBackend};
 use tidegate_keeper::KeeperOptions;
-use tidegate_store::{Admitter, AdmitterOptions, Canceller, Retention, Store, StoreOptions};
+use tidegate_store::{Admitter, AdmitterOptions, Canceller, PolicyError, Retention, Store, StoreOptions};
 use tidegate_worker::{StorePort, Worker, WorkerOptions};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -30,6 +30,29 @@ pub(super) fn store(config: &Config, url: &str, direct_url: Option<&str>) -> Res
         idle_in_transaction_timeout: ms(store.idle_in_transaction_timeout_ms),
     };
     Store::open(options).map_err(|error| failed("the store could not be opened", &error))
+}
+
+/// How often the start of the API tries to store what the file says, where another transaction is in the way.
+const SEED_TRIES: u32 = 5;
+
+/// Puts the limits, tenants and peers of the configuration under what operators changed.
+pub(super) async fn seed(config: &Config, store: &Store) -> Result<(), Failure> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match store.seed_policy(&config.limits, &config.tenants, &config.peers).await {
+            Ok(()) => return Ok(()),
+            Err(PolicyError::Bad(bad)) => {
+                return Err(Failure::Config(Problem::new(&bad.key(), None, &bad.problem).into()));
+            }
+            Err(PolicyError::Store(error)) if error.is_transient() && tries < SEED_TRIES => {
+                tracing::info!(%error, "storing the limits of the configuration is tried again");
+            }
+            Err(PolicyError::Store(error)) => {
+                return Err(failed("the limits of the configuration could not be stored", &error));
+            }
+        }
+    }
 }
 
 /// The API, serving.
@@ -160,7 +183,7 @@ fn settings(config: &Config) -> Settings {
     let server = &config.server;
     Settings {
         keyless: server.listen.is_loopback(),
-        limits: config.limits.clone(),
+        class_rules: config.class_rules.clone(),
         kinds: config.kinds.iter().map(|(name, kind)| (name.clone(), kind.policy())).collect(),
         max_payload_bytes: server.max_payload_bytes as usize,
         max_body_bytes: server.max_body_bytes as usize,

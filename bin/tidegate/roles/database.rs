@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOKS: BackoffPolicy = BackoffPolicy { base_ms: 200, max_ms: 1_000 };
 
 /// The database that is named: by the command line, the environment or the configuration.
-pub(super) fn named<'a>(config: &'a Config, database: &'a Database) -> Result<Option<&'a SecretUrl>, ConfigError> {
+pub(crate) fn named<'a>(config: &'a Config, database: &'a Database) -> Result<Option<&'a SecretUrl>, ConfigError> {
     match database.named() {
         Some(url) if !url.is_postgres() => {
             let what = "must begin with postgres:// or postgresql://";

@@ -17,6 +17,7 @@ use crate::cli::{Database, DevPostgresArgs, KeeperArgs, MigrateArgs, ServeArgs, 
 use crate::config::{Config, refuse_open_to_all};
 use crate::exit::{Exit, Failure};
 
+pub(crate) use database::named as named_database;
 pub(crate) use shutdown::{Shutdown, on_signal};
 pub(crate) use up::up;
 
@@ -31,6 +32,7 @@ pub(crate) fn serve(mut config: Config, arguments: &ServeArgs) -> Result<Exit, F
         let listener = assemble::bind(config.server.listen).await?;
         let address = assemble::address(&listener)?;
         let store = open(&config, &arguments.database, &shutdown).await?;
+        assemble::seed(&config, &store).await?;
         let api = assemble::Api::start(&config, &store, listener, prometheus)?;
         tracing::info!(url = %format!("http://{address}"), "serving");
         if arguments.no_keeper {

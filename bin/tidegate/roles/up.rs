@@ -69,6 +69,7 @@ async fn live(
     let address = assemble::address(&listener)?;
     database::prepare(home.direct_url.unwrap_or(home.url), &shutdown.stop).await?;
     let store = assemble::store(config, home.url, home.direct_url)?;
+    assemble::seed(config, &store).await?;
     let worker = assemble::worker(config, &store)?;
     let api = assemble::Api::start(config, &store, listener, prometheus)?;
     Banner { address, data: home.data.clone(), postgres: home.postgres }.show(output)?;

@@ -154,7 +154,7 @@ fn with_header(request: RequestBuilder, name: &'static str, value: &str) -> Resu
 }
 
 /// Adds query parameters; the `query` feature of reqwest would bring a crate for no more than this.
-fn with_query(request: RequestBuilder, pairs: &[(String, String)]) -> Result<RequestBuilder, Error> {
+pub(crate) fn with_query(request: RequestBuilder, pairs: &[(String, String)]) -> Result<RequestBuilder, Error> {
     let (client, request) = request.build_split();
     let mut request = request.map_err(|error| Error::Invalid(error.without_url().to_string()))?;
     if !pairs.is_empty() {

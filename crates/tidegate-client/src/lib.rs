@@ -31,6 +31,7 @@ mod client;
 mod error;
 mod list;
 mod new_task;
+mod operator;
 mod transport;
 
 pub use answer::Answer;
@@ -39,9 +40,11 @@ pub use client::{Client, ClientBuilder};
 pub use error::{Error, Refusal};
 pub use list::TaskQuery;
 pub use new_task::NewTask;
+pub use operator::Named;
 
+pub use tidegate_core::pause::{PauseMode, PauseTarget};
 pub use tidegate_core::{Class, Priority, Reason, Status, TaskId};
-pub use tidegate_wire::Timestamp;
+pub use tidegate_wire::{Pause, PauseList, PauseRequest, Timestamp};
 
 /// A task, as the server shows it.
 pub type Task = tidegate_wire::Task<'static>;

@@ -30,6 +30,19 @@ impl Client {
         request: RequestBuilder,
         wait: Duration,
     ) -> Result<Answer<T>, Error> {
+        let (status, answer) = self.exchange(request, wait).await?;
+        let value = serde_json::from_str(&answer.json)
+            .map_err(|error| Error::Unexpected { status, excerpt: format!("{error}: {}", excerpt(&answer.json)) })?;
+        Ok(answer.map(|()| value))
+    }
+
+    /// Sends a request whose answer says no more than that it was done.
+    pub(crate) async fn send_for_nothing(&self, request: RequestBuilder) -> Result<Answer<()>, Error> {
+        Ok(self.exchange(request, Duration::ZERO).await?.1)
+    }
+
+    /// The status of an answer that is no refusal, and the answer, not yet parsed.
+    async fn exchange(&self, request: RequestBuilder, wait: Duration) -> Result<(u16, Answer<()>), Error> {
         let request = request.timeout(self.timeout.saturating_add(wait));
         let response = request.send().await.map_err(|error| self.broken(error))?;
         let status = response.status();
@@ -38,18 +51,15 @@ impl Client {
         if !status.is_success() {
             return Err(refused(status.as_u16(), &headers, &body));
         }
-        let value = serde_json::from_str(&body).map_err(|error| Error::Unexpected {
-            status: status.as_u16(),
-            excerpt: format!("{error}: {}", excerpt(&body)),
-        })?;
-        Ok(Answer {
-            value,
+        let answer = Answer {
+            value: (),
             json: body,
             pressure: text(&headers, header::X_PRESSURE).and_then(|text| text.parse().ok()),
             replayed: text(&headers, header::IDEMPOTENT_REPLAYED) == Some("true"),
             request_id: text(&headers, header::X_REQUEST_ID).map(str::to_owned),
             date: text(&headers, DATE.as_str()).and_then(parse_date),
-        })
+        };
+        Ok((status.as_u16(), answer))
     }
 
     async fn read(&self, mut response: Response) -> Result<String, Error> {

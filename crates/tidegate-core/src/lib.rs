@@ -21,6 +21,7 @@ pub mod peer;
 pub mod policy;
 pub mod reason;
 pub mod settlement;
+pub mod size;
 pub mod slots;
 pub mod state;
 pub mod submission;

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 /// The answer of the door to one submission.
 #[derive(Debug, Clone, PartialEq)]
+#[allow(clippy::large_enum_variant, reason = "nearly every answer is of the large sort")]
 pub enum Admission {
     /// It was decided now.
     Decided {

@@ -6,7 +6,7 @@ use crate::harness::Api;
 #[tokio::test]
 async fn each_item_gets_its_answer_in_order() {
     let api = Api::with(|settings| settings.max_payload_bytes = 50);
-    api.fake.decided.lock().unwrap().policy.limits.max_queued = 2;
+    api.fake.room_for(2);
     let body = format!(
         r#"{{"tasks":[
             {{"kind":"echo"}}, {{"kind":"a b"}}, {{"payload":1}}, {{"kind":"echo","priority":101}}, 7,

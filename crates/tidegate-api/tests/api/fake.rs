@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tidegate_api::{Backend, BoxFuture};
-use tidegate_core::admission::{Facts, cell_pressure, decide};
+use tidegate_core::admission::{Facts, ParentFacts, cell_pressure, decide};
 use tidegate_core::policy::Policy;
 use tidegate_core::submission::Submission;
 use tidegate_core::{Class, EpochMs, Fence, Reason, Status, TaskId, TenantId};
@@ -77,6 +77,13 @@ impl Fake {
             ended: watch::Sender::new(0),
             waiting: watch::Sender::new(0),
         }
+    }
+
+    /// The queue holds so many, and nobody is shed before it is full.
+    pub(crate) fn room_for(&self, max_queued: u32) {
+        let limits = &mut self.decided.lock().unwrap().policy.limits;
+        limits.max_queued = max_queued;
+        limits.classes.standard.shed_at = None;
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
@@ -165,6 +172,11 @@ impl Fake {
                 Some((_, id)) => return Ok(Admission::KeyReused { id: *id }),
                 None => {}
             }
+        }
+        if let Some(parent) = submission.parent_id {
+            // Whatever is named as a parent runs.
+            let facts = ParentFacts { deadline: NOW + 86_400_000, depth: 9, fanout: 9, children: 0, running: true };
+            held.room.parents.insert(parent, facts);
         }
         let mut verdict = decide(&self.policy(), &held.room, &submission, NOW, 0);
         if let Some((status, reason)) = held.refusal {

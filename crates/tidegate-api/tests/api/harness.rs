@@ -59,7 +59,7 @@ impl Api {
     /// With a queue of so many places.
     pub(crate) fn with_room(max_queued: u32) -> Self {
         let api = Self::new();
-        api.fake.decided.lock().unwrap().policy.limits.max_queued = max_queued;
+        api.fake.room_for(max_queued);
         api
     }
 

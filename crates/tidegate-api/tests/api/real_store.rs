@@ -132,7 +132,9 @@ async fn the_largest_values_that_are_let_in_can_be_kept() {
 
 #[tokio::test]
 async fn every_refusal_can_be_read() {
-    let cell = Cell::new(Limits { max_queued: 1, ..Limits::default() }).await;
+    let mut limits = Limits { max_queued: 1, ..Limits::default() };
+    limits.classes.standard.shed_at = None;
+    let cell = Cell::new(limits).await;
     let batch = format!(
         r#"{{"tasks":[{{"kind":"echo"}},{{"kind":"echo"}},{{"kind":"echo","deadline":"2020-01-01T00:00:00Z"}},
             {{"kind":"echo","payload":"{}"}}]}}"#,
@@ -164,8 +166,8 @@ async fn a_wait_ends_with_the_task() {
     let ask =
         cell.api.ask("POST", "/v1/tasks").header("prefer", "wait=20").json("{\"kind\":\"echo\",\"payload\":[1.0]}");
     let worker = async {
-        poll_until(PATIENCE, "a queued task", async || {
-            cell.api.get("/v1/tasks?status=QUEUED").await.text.contains("\"QUEUED\"").then_some(())
+        poll_until(PATIENCE, "a task with a slot of its own", async || {
+            cell.api.get("/v1/tasks?status=ADMITTED").await.text.contains("\"ADMITTED\"").then_some(())
         })
         .await;
         cell.run_one(&session).await;

@@ -63,7 +63,7 @@ async fn a_dropped_partition_takes_the_finished_along_and_nothing_else() {
     tokio::time::sleep(Duration::from_millis(10)).await;
     cell.store.prune(&SHORT).await.unwrap();
     assert_eq!(cell.store.task(&tenant(), running).await.unwrap(), None);
-    assert_eq!(cell.status(waiting).await, (Status::Queued, None));
+    assert_eq!(cell.status(waiting).await, (Status::Admitted, None));
 }
 
 #[tokio::test]
