@@ -105,3 +105,29 @@ fn the_diagram_the_table_and_the_database_agree_on_the_states() {
         assert_eq!(check.contains(&format!("'{status}'")), status.is_final(), "{status} in the CHECK of tidegate.task");
     }
 }
+
+/// The names of members, at any depth.
+fn members(value: &serde_json::Value, into: &mut BTreeSet<String>) {
+    for (name, value) in value.as_object().into_iter().flatten() {
+        into.insert(name.clone());
+        members(value, into);
+    }
+}
+
+#[test]
+fn the_page_about_limits_tells_every_key() {
+    let page = read("docs/limits.md");
+    let mut keys = BTreeSet::new();
+    let tenant = tidegate_core::tenant::TenantLimits::default().shown();
+    members(&serde_json::to_value(tidegate_core::limits::Limits::default()).unwrap(), &mut keys);
+    members(&serde_json::to_value(tenant).unwrap(), &mut keys);
+    let peer = serde_json::to_value(tidegate_core::peer::PeerLimits::default()).unwrap();
+    keys.extend(peer.as_object().unwrap().keys().cloned());
+    assert!(keys.len() > 35);
+    let untold: Vec<_> = keys
+        .iter()
+        .filter(|key| !page.contains(&format!("`{key}`")) && !page.contains(&format!("`classes.{key}`")))
+        .filter(|key| !["classes", "standard", "background"].contains(&key.as_str()))
+        .collect();
+    assert_eq!(untold, Vec::<&String>::new());
+}
