@@ -264,7 +264,7 @@ fn record(submission: Submission, decision: &tidegate_core::admission::Decision)
         note: None,
         enqueued_ms: decision.times.arrived,
         not_before_ms: decision.times.not_before,
-        queue_position: None,
+        queue_position: decision.queue_position.and_then(|at| u32::try_from(at).ok()),
         started_ms: None,
         finished_ms: refused.then_some(NOW),
         deadline_ms: decision.times.deadline,
