@@ -291,7 +291,7 @@ impl Session {
             }
         }
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
-        let seen = seen(rows, &flows)?;
+        let seen = seen(rows, &flows, self.spec.least_left_ms())?;
         let chosen = choose(&seen.heads, want, now);
         self.learn(chosen.stopped_short);
         for (flow, task, reason) in chosen.expire {
@@ -462,7 +462,7 @@ impl Session {
     }
 }
 
-fn seen(rows: Vec<PgRow>, flows: &HashMap<i64, Arc<FlowKey>>) -> Result<Seen, StoreError> {
+fn seen(rows: Vec<PgRow>, flows: &HashMap<i64, Arc<FlowKey>>, least_ms: i64) -> Result<Seen, StoreError> {
     let mut seen = Seen { heads: Vec::new(), rows: Vec::new() };
     for row in rows {
         let Some(flow) = row.try_get::<Option<i64>, _>("flow_id")? else { continue };
@@ -470,7 +470,7 @@ fn seen(rows: Vec<PgRow>, flows: &HashMap<i64, Arc<FlowKey>>) -> Result<Seen, St
             id: TaskId(row.try_get("task_id")?),
             rank: row.try_get("rank")?,
             deadline: row.try_get("deadline_ms")?,
-            min_useful_ms: row.try_get("min_useful_ms")?,
+            min_useful_ms: row.try_get::<i64, _>("min_useful_ms")?.max(least_ms),
         };
         if seen.heads.last().is_none_or(|head| head.flow != flow) {
             let class = flow_of(flows, flow)?.class;
