@@ -6,7 +6,7 @@ mod query;
 mod submission;
 mod value;
 
-pub(crate) use headers::{SubmitHeaders, no_idempotency_key};
+pub(crate) use headers::{SubmitHeaders, no_idempotency_key, only};
 pub(crate) use members::{Members, array, check_item, document, duplicate, list_document, missing, unknown};
 pub(crate) use query::{cursor, filter, no_parameters, wait};
 #[cfg(test)]
