@@ -77,7 +77,8 @@ impl Cell {
     /// Registers a worker.
     pub(super) async fn session(&self) -> Result<Session, Failure> {
         let kinds = self.kinds.iter().map(|kind| (kind.clone(), Effects::default())).collect();
-        let spec = SessionSpec { worker: "bench".to_owned(), kinds, slots: TURN as u32, lease: LEASE };
+        let settle_reserve = Duration::ZERO;
+        let spec = SessionSpec { worker: "bench".to_owned(), kinds, slots: TURN as u32, lease: LEASE, settle_reserve };
         self.store.open_session(spec).await.map_err(|error| broken("a session cannot be opened", &error))
     }
 

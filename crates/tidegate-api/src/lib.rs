@@ -20,6 +20,7 @@ mod rejection;
 mod routes;
 mod server;
 mod settings;
+mod unreadable;
 
 pub use access::Peer;
 pub use backend::{Backend, BoxFuture, StoreBackend};

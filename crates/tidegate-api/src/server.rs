@@ -29,7 +29,8 @@ use tower::Service;
 use crate::access::Peer;
 use crate::metric;
 use crate::routes::router;
-use crate::settings::{AppState, Settings};
+use crate::settings::{App, AppState, Settings};
+use crate::unreadable::Explained;
 
 /// How long to wait after a failed accept: the process is out of file descriptors, and others must finish first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -45,6 +46,7 @@ pub async fn serve(listener: TcpListener, state: AppState, shutdown: Cancellatio
     let settings = state.0.settings.clone();
     let server = Arc::new(Server {
         router: router(state.clone()),
+        app: state.0.clone(),
         builder: builder(&settings),
         settings,
         closing: shutdown.clone(),
@@ -116,6 +118,7 @@ fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
 
 struct Server {
     router: Router,
+    app: App,
     builder: auto::Builder<TokioExecutor>,
     settings: Settings,
     /// Connections finish what they are at.
@@ -142,7 +145,8 @@ impl Server {
             request.extensions_mut().insert(Peer(address));
             self.router.clone().call(request.map(Body::new))
         });
-        let mut connection = pin!(self.builder.serve_connection(TokioIo::new(stream), service));
+        let io = TokioIo::new(Explained::new(stream, self.app.clone()));
+        let mut connection = pin!(self.builder.serve_connection(io, service));
         let mut first_request = pin!(tokio::time::sleep(self.settings.first_request_timeout));
         let mut closing = pin!(self.closing.cancelled());
         let mut ended = pin!(self.killed.cancelled());

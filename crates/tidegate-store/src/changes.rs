@@ -80,6 +80,11 @@ impl Released {
 }
 
 impl Released {
+    /// When the attempt started.
+    pub(crate) fn started(&self) -> EpochMs {
+        self.running.started
+    }
+
     /// The tokens that it reserves.
     pub(crate) fn tokens(&self) -> i64 {
         self.holding.tokens

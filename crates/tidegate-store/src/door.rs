@@ -199,6 +199,7 @@ impl Door {
         let policy = self.store.policy_at(read.revision, &mut tx).await?;
         let now = read.facts.now;
         let mut facts = read.facts;
+        facts.typical_run_ms = self.store.runs.typical();
         correct_ids(batch, now, self.store.cell);
         self.look_further(&policy, &mut facts, batch, &mut tx).await?;
         let before = facts.shedding;

@@ -27,6 +27,7 @@ mod policy;
 mod promote;
 mod read;
 mod refusal;
+mod runs;
 mod session;
 mod store;
 mod types;

@@ -265,6 +265,13 @@ impl Session {
         }
     }
 
+    /// The least time left with which a task of the kind may start: enough for the handler to get some of it, and for
+    /// what such a run typically takes.
+    fn least_left_ms(&self, kind: &str) -> i64 {
+        let reserve_ms = self.spec.least_left_ms();
+        self.store.runs.typical_ms(kind).map_or(reserve_ms, |typical_ms| typical_ms + reserve_ms)
+    }
+
     fn kinds(&self) -> Vec<String> {
         self.spec.kinds.iter().map(|(kind, _)| kind.as_str().to_owned()).collect()
     }
@@ -292,6 +299,9 @@ impl Session {
             let key = flow_of(&flows, released.flow)?;
             let leavings = Leavings { result: report.result.clone(), error: report.error.clone(), usage: report.usage };
             let random = rand::random_range(0.0..1.0);
+            if matches!(report.ending, Ending::Completed) {
+                self.store.runs.record(&key.kind, at - released.started());
+            }
             if let Some(usage) = report.usage {
                 let shift = token_shift(self.store.policy().tenant(&key.tenant), released.tokens(), usage.tokens);
                 changes.reconcile(&key.tenant, shift);
@@ -343,7 +353,7 @@ impl Session {
         flow_ids.dedup();
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
         let (room, places) = limited.room(changes.ledger());
-        let seen = seen(&rows, &flows, &places, session, now)?;
+        let seen = seen(&rows, &flows, &places, session, now, |kind| self.least_left_ms(kind))?;
         let chosen = choose(&seen.heads, room, want, now);
         self.learn(chosen.stopped_short);
         for (flow, task, reason) in chosen.expire {
@@ -546,19 +556,22 @@ fn seen(
     places: &Places<'_>,
     session: Uuid,
     now: EpochMs,
+    least_left_ms: impl Fn(&str) -> i64,
 ) -> Result<Seen, StoreError> {
     let mut seen = Seen::default();
-    let mut held = None;
+    let (mut held, mut least_ms) = (None, 0);
     for row in rows {
         let Some(flow) = row.try_get::<Option<i64>, _>(3)? else { continue };
         if held == Some(flow) {
             continue;
         }
         if seen.heads.last().is_none_or(|head| head.flow != flow) {
-            let Some(head) = places.head(flow, &*flow_of(flows, flow)?, row.try_get(4)?, now) else {
+            let key = flow_of(flows, flow)?;
+            let Some(head) = places.head(flow, &key, row.try_get(4)?, now) else {
                 held = Some(flow);
                 continue;
             };
+            least_ms = least_left_ms(&key.kind);
             seen.heads.push(head);
             seen.terms.push(Vec::new());
         }
@@ -572,7 +585,7 @@ fn seen(
             id: TaskId(row.try_get(6)?),
             rank: row.try_get(5)?,
             deadline: terms.deadline_ms,
-            min_useful_ms: row.try_get(7)?,
+            min_useful_ms: row.try_get::<i64, _>(7)?.max(least_ms),
         });
         all.push(terms);
     }

@@ -14,6 +14,7 @@ use crate::directory::Directory;
 use crate::error::StoreError;
 use crate::migrate::{SchemaState, schema_state};
 use crate::policy::{Remembered, keep_remembered};
+use crate::runs::RunTimes;
 use crate::watch::Watch;
 
 /// A cell's database. Cheap to clone.
@@ -30,6 +31,7 @@ pub(crate) struct StoreInner {
     pub(crate) connections: Connections,
     pub(crate) directory: Directory,
     pub(crate) policy: Remembered,
+    pub(crate) runs: RunTimes,
     pub(crate) bells: Arc<Bells>,
     /// This process, in the table of those who wait.
     pub(crate) process: Uuid,
@@ -56,6 +58,7 @@ impl Store {
             connections: Connections::new(&options, options.connections)?,
             directory: Directory::default(),
             policy: Remembered::default(),
+            runs: RunTimes::default(),
             bells: Bells::hang(&direct_url, closed.clone())?,
             process: Uuid::now_v7(),
             cell: 0,

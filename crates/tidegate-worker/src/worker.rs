@@ -109,6 +109,7 @@ async fn open<P: WorkPort>(
             kinds: desk.registry.session_kinds(),
             slots: desk.options.slots,
             lease: desk.options.lease,
+            settle_reserve: desk.options.settle_reserve,
         };
         // The lease is counted from before it was asked for.
         let opened = Instant::now();

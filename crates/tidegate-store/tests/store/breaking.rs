@@ -30,7 +30,10 @@ impl Broken {
 
     async fn session(&self, lease: Duration) -> Session {
         let kinds = vec![(kind("echo"), Default::default())];
-        self.far.open_session(SessionSpec { worker: "far".into(), kinds, slots: 4, lease }).await.unwrap()
+        self.far
+            .open_session(SessionSpec { worker: "far".into(), kinds, slots: 4, lease, settle_reserve: Duration::ZERO })
+            .await
+            .unwrap()
     }
 
     async fn add(&self) -> TaskId {
