@@ -28,6 +28,7 @@ mod promote;
 mod read;
 mod refusal;
 mod runs;
+mod seen;
 mod session;
 mod store;
 mod types;

@@ -114,7 +114,11 @@ impl Fake {
 
     /// Changes a task as the rest of the system would.
     pub(crate) fn update(&self, id: TaskId, change: impl FnOnce(&mut TaskRecord)) {
-        change(self.held().tasks.get_mut(&id).unwrap());
+        let mut held = self.held();
+        let task = held.tasks.get_mut(&id).unwrap();
+        change(task);
+        task.queue_position = task.queue_position.filter(|_| task.status == Status::Queued);
+        drop(held);
         self.ended.send_modify(|count| *count += 1);
     }
 
