@@ -212,6 +212,7 @@ impl Fake {
             status if status.is_final() => CancelOutcome::Ended,
             _ => {
                 task.status = Status::Cancelled;
+                task.queue_position = None;
                 task.reason = Some(Reason::CancelRequested);
                 task.detail = detail;
                 task.finished_ms = Some(NOW);
