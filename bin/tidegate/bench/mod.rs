@@ -143,6 +143,7 @@ struct Sizes {
     control: bool,
     overload_seconds: u32,
     overload_loads: &'static [f64],
+    overload_spread: &'static [bool],
 }
 
 impl Sizes {
@@ -159,6 +160,7 @@ impl Sizes {
         control: false,
         overload_seconds: 5,
         overload_loads: &[1.0, 5.0],
+        overload_spread: &[false],
     };
     /// As the goals are stated.
     const FULL: Self = Self {
@@ -173,6 +175,7 @@ impl Sizes {
         control: true,
         overload_seconds: 30,
         overload_loads: &[0.5, 1.0, 2.0, 5.0],
+        overload_spread: &[false, true],
     };
 }
 
@@ -186,12 +189,12 @@ fn suite(sizes: Sizes) -> Vec<Part> {
         payload_bytes: 100,
         backlog: 0,
     };
-    let overload = |spread| {
-        let loads = sizes.overload_loads.to_vec();
+    let overload = |spread: &bool| {
+        let (loads, spread) = (sizes.overload_loads.to_vec(), *spread);
         Part::Overload(OverloadBenchArgs { seconds: sizes.overload_seconds, loads, spread, plot: None })
     };
     let backlog = StoreBenchArgs { backlog: sizes.backlog, ..store.clone() };
-    vec![
+    let mut parts = vec![
         Part::Store(backlog, 8),
         Part::Store(store, 1),
         Part::Http(HttpBenchArgs {
@@ -208,7 +211,7 @@ fn suite(sizes: Sizes) -> Vec<Part> {
             priorities: 1,
             control: sizes.control,
         }),
-        overload(false),
-        overload(true),
-    ]
+    ];
+    parts.extend(sizes.overload_spread.iter().map(overload));
+    parts
 }
