@@ -10,7 +10,7 @@ use tidegate_wire::{DEFAULT_PAGE, Fault, MAX_PAGE, MAX_WAIT_MS, Timestamp};
 
 use crate::decode::submission::{MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME};
 use crate::decode::value::{Bad, check_text};
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, shown};
 
 /// The parameters of a query, each at most once.
 fn parameters(uri: &Uri) -> Result<Vec<(String, String)>, Rejection> {
@@ -21,7 +21,7 @@ fn parameters(uri: &Uri) -> Result<Vec<(String, String)>, Rejection> {
         .map_err(|_| Rejection::fault(Fault::InvalidValue, "the query string cannot be read"))?;
     for (at, (name, _)) in pairs.iter().enumerate() {
         if pairs[..at].iter().any(|(before, _)| before == name) {
-            let detail = format!("{name} is there twice");
+            let detail = format!("{} is there twice", shown(&name));
             return Err(Rejection::fault(Fault::DuplicateField, detail).at_parameter(name.clone()));
         }
     }
@@ -29,7 +29,8 @@ fn parameters(uri: &Uri) -> Result<Vec<(String, String)>, Rejection> {
 }
 
 fn unknown(name: String) -> Rejection {
-    Rejection::fault(Fault::UnknownField, format!("the query parameter {name} is not known")).at_parameter(name)
+    Rejection::fault(Fault::UnknownField, format!("the query parameter {} is not known", shown(&name)))
+        .at_parameter(name)
 }
 
 /// Refuses a query where none is known: whoever sent one relies on it.
