@@ -1,5 +1,5 @@
-//! Background upkeep: expire what waits too long, reap the leases of dead workers, promote what is due, audit the
-//! counters, and prune what has been kept long enough.
+//! Background upkeep: expire what waits too long, reap the leases of dead workers, promote what is due, carry on cancels,
+//! audit the counters, and prune what has been kept long enough.
 //!
 //! Any number of keepers may run at once, in every API process or on their own: each job is a guarded statement under
 //! the cell's row, so two that try the same find nothing left to do. No leader is needed, so none can be lost.
@@ -55,6 +55,7 @@ pub async fn keep(store: Store, options: KeeperOptions, shutdown: CancellationTo
     let sweeper = Sweeper { store: store.clone(), options: options.clone() };
     tracker.spawn(shutdown.clone().run_until_cancelled_owned(sweeper.run()));
     tracker.spawn(shutdown.clone().run_until_cancelled_owned(reap(store.clone(), options.clone())));
+    tracker.spawn(shutdown.clone().run_until_cancelled_owned(cancel(store.clone(), options.clone())));
     tracker.spawn(shutdown.clone().run_until_cancelled_owned(audit(store.clone(), options.clone())));
     tracker.spawn(shutdown.run_until_cancelled_owned(prune(store, options)));
     tracker.close();
@@ -139,6 +140,28 @@ async fn reap(store: Store, options: KeeperOptions) {
             Err(error) => failed("reap", &error),
         }
         sleep(options.reap_interval).await;
+    }
+}
+
+/// Carries on cancels that a process left half done: the children of what was cancelled, and groups.
+async fn cancel(store: Store, options: KeeperOptions) {
+    loop {
+        let carried_on = async {
+            let children = store.cancel_children().await?;
+            let group = store.cancel_abandoned_group().await?;
+            Ok::<_, StoreError>((children, group))
+        };
+        match carried_on.await {
+            Ok((children, group)) => {
+                let reached = children.unwrap_or_default() as u64 + group.unwrap_or_default();
+                metrics::counter!("tidegate_keeper_cancelled_total").increment(reached);
+                if reached > 0 {
+                    continue;
+                }
+            }
+            Err(error) => failed("cancel", &error),
+        }
+        sleep(options.sweep_interval).await;
     }
 }
 

@@ -13,6 +13,7 @@ use tidegate_core::submission::Cost;
 use tidegate_core::{EpochMs, Lane, Reason, Status, TaskId};
 use uuid::Uuid;
 
+use crate::children;
 use crate::connection::Tx;
 use crate::directory::FlowKey;
 use crate::error::StoreError;
@@ -182,6 +183,8 @@ pub(crate) struct Changes {
     readmitted: Vec<(Place, i64, bool)>,
     requests: Vec<(Uuid, Uuid, Reason, Option<String>)>,
     settled_cancels: Vec<Uuid>,
+    /// Tasks that are cancelled, or asked to stop, and may have started others.
+    stopped: Vec<Uuid>,
 }
 
 impl Changes {
@@ -267,6 +270,9 @@ impl Changes {
         leavings: Leavings,
     ) {
         self.ledger.transition(key, released.id, Some(Status::Running), status, reason, released.holding);
+        if status == Status::Cancelled {
+            self.stops(released.id);
+        }
         let running = &released.running;
         let failed = matches!(ending, Ending::Failed { .. } | Ending::AttemptTimedOut);
         let lost = matches!(ending, Ending::Lost);
@@ -396,6 +402,12 @@ impl Changes {
     /// A cancel is asked of a running task.
     pub(crate) fn request_cancel(&mut self, id: TaskId, session: Uuid, reason: Reason, detail: Option<String>) {
         self.requests.push((id.0, session, reason, detail));
+        self.stops(id);
+    }
+
+    /// A task that ran, and so may have started others, is cancelled or asked to stop.
+    pub(crate) fn stops(&mut self, id: TaskId) {
+        self.stopped.push(id.0);
     }
 
     /// Writes everything. Returns whom to ring after the commit.
@@ -405,7 +417,7 @@ impl Changes {
                 if self.is_plain() { self.bind_plain(now, store.process) } else { self.bind_hot(now, store.process) };
             tx.call(|conn| query.fetch_one(conn)).await?
         };
-        let rings = self.ledger.close(&row, tx).await?;
+        let mut rings = self.ledger.close(&row, tx).await?;
         let (ended, unready, leased): (i64, i64, i64) =
             (row.try_get("ended")?, row.try_get("unready")?, row.try_get("leased")?);
         if unready != self.unready.len() as i64 || leased != self.starts.len() as i64 {
@@ -418,6 +430,9 @@ impl Changes {
                 .increment((self.ends.len() as i64 - ended).unsigned_abs());
         }
         self.write_rare(store, tx, now).await?;
+        if !self.stopped.is_empty() {
+            rings.parents = children::mark(self.stopped, tx).await?;
+        }
         Ok(rings)
     }
 

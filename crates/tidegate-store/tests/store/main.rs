@@ -5,6 +5,8 @@
 mod admission;
 mod breaking;
 mod cancelling;
+mod children;
+mod groups;
 mod inspecting;
 mod keeping;
 mod lifecycle;
