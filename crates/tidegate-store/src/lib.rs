@@ -29,6 +29,7 @@ mod policy;
 mod promote;
 mod read;
 mod refusal;
+mod released;
 mod runs;
 mod seen;
 mod session;
