@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use crate::background::supervise;
 use crate::bell::Topic;
 use crate::connection::{Connections, Tx, call};
 use crate::directory::FlowKey;
@@ -113,8 +114,9 @@ impl Admitter {
             pressure: pressure.clone(),
             options,
         };
-        let watched = watch_pressure(store.inner(), bounds.clone(), pressure.clone());
-        tokio::spawn(closing.clone().run_until_cancelled_owned(watched));
+        let (inner, seen) = (store.inner(), (bounds.clone(), pressure.clone()));
+        let watched = move || watch_pressure(inner.clone(), seen.0.clone(), seen.1.clone());
+        tokio::spawn(supervise("watch of the pressure", closing.clone(), watched));
         let sender = gather_on_thread("tidegate-door", limits, door, closing.clone())
             .map_err(|error| StoreError::Unavailable(Some(error.into())))?;
         Ok(Self { sender, refusals, limits: bounds, pressure, closing })

@@ -6,6 +6,7 @@
 
 mod admit;
 mod audit;
+mod background;
 mod bell;
 mod cancel;
 mod changes;
@@ -30,6 +31,7 @@ pub mod yardstick;
 
 pub use admit::{Admitter, AdmitterOptions};
 pub use audit::Drift;
+pub use background::supervise;
 pub use cancel::Canceller;
 pub use connection::StoreOptions;
 pub use error::{AdmitError, StoreError};
@@ -39,6 +41,6 @@ pub use keep::{Due, SWEEP, Swept};
 pub use migrate::{SchemaState, migrate, schema_state};
 pub use partition::{Pruned, Retention};
 pub use session::Session;
-pub use store::Store;
+pub use store::{CLOSE_LIMIT, Store};
 pub use types::*;
 pub use work_bell::WorkBell;
