@@ -38,7 +38,7 @@ pub use error::{AdmitError, StoreError};
 pub use heart::Heart;
 pub use inspect::{Inspection, inspect};
 pub use keep::{Due, SWEEP, Swept};
-pub use migrate::{SchemaState, migrate, schema_state};
+pub use migrate::{Migrated, SchemaState, migrate, schema_state};
 pub use partition::{Pruned, Retention};
 pub use session::Session;
 pub use store::{CLOSE_LIMIT, Store};

@@ -21,7 +21,7 @@ fn parameters(uri: &Uri) -> Result<Vec<(String, String)>, Rejection> {
         .map_err(|_| Rejection::fault(Fault::InvalidValue, "the query string cannot be read"))?;
     for (at, (name, _)) in pairs.iter().enumerate() {
         if pairs[..at].iter().any(|(before, _)| before == name) {
-            let detail = format!("{} is there twice", shown(&name));
+            let detail = format!("{} is there twice", shown(name));
             return Err(Rejection::fault(Fault::DuplicateField, detail).at_parameter(name.clone()));
         }
     }
