@@ -1,11 +1,15 @@
 //! Gathering: while one batch is committing, what arrives joins the next. No timer: a lone caller waits for nobody,
 //! and the batch grows exactly as fast as the load.
 
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+
+use crate::background::panic_message;
 
 /// How large a batch may grow, and how much may wait for the next.
 #[derive(Debug, Clone, Copy)]
@@ -99,6 +103,48 @@ async fn run<T: Weighted>(
             }
             batch.push(item);
         }
-        flush.flush(batch).await;
+        // A batch that panics must not take the door with it: its callers hear that nobody knows, the next ones are served.
+        if let Err(panic) = AssertUnwindSafe(flush.flush(batch)).catch_unwind().await {
+            tracing::error!(why = panic_message(&*panic), "a batch broke off");
+            metrics::counter!("tidegate_background_restarts_total", "work" => "batch").increment(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::sync::oneshot;
+
+    struct Asked(bool, oneshot::Sender<()>);
+
+    impl Weighted for Asked {
+        fn weight(&self) -> usize {
+            1
+        }
+    }
+
+    struct Panics;
+
+    impl Flush<Asked> for Panics {
+        async fn flush(&mut self, batch: Vec<Asked>) {
+            for Asked(panics, answer) in batch {
+                assert!(!panics, "on purpose");
+                let _gone = answer.send(());
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_panics_harms_no_later_one() {
+        let limits = GatherLimits { items: 1, weight: 1, waiting: 8 };
+        let sender = gather_on_thread("test", limits, Panics, CancellationToken::new()).unwrap();
+        for panics in [true, false, true, false] {
+            let (answer, heard) = oneshot::channel();
+            sender.try_send(Asked(panics, answer)).unwrap_or_else(|_| panic!("nobody gathers any more"));
+            let heard = tokio::time::timeout(Duration::from_secs(20), heard).await.unwrap();
+            assert_eq!(heard.is_err(), panics);
+        }
     }
 }

@@ -7,6 +7,7 @@
 mod admit;
 mod admit_write;
 mod audit;
+mod background;
 mod bell;
 mod cancel;
 mod changes;
@@ -41,6 +42,7 @@ pub mod yardstick;
 
 pub use admit::{Admitter, AdmitterOptions};
 pub use audit::Drift;
+pub use background::supervise;
 pub use cancel::Canceller;
 pub use connection::StoreOptions;
 pub use error::{AdmitError, PolicyError, StoreError};
@@ -48,10 +50,10 @@ pub use groups::{Group, GroupCancelled};
 pub use heart::Heart;
 pub use inspect::{Inspection, inspect};
 pub use keep::{Due, SWEEP, Swept};
-pub use migrate::{SchemaState, migrate, schema_state};
+pub use migrate::{Migrated, SchemaState, migrate, schema_state};
 pub use partition::{Pruned, Retention};
 pub use policy::{Held, MAX_PAUSES, Named, NamedPage};
 pub use session::Session;
-pub use store::Store;
+pub use store::{CLOSE_LIMIT, Store};
 pub use types::*;
 pub use work_bell::WorkBell;
