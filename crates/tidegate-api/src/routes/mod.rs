@@ -3,6 +3,7 @@
 mod admin;
 mod batch;
 mod cancel;
+mod cancellations;
 mod docs;
 mod document;
 mod extract;
@@ -34,6 +35,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(tasks::get))
         .routes(routes!(tasks::attempts))
         .routes(routes!(cancel::cancel))
+        .routes(routes!(cancellations::cancel))
         .routes(routes!(pressure::pressure))
         .routes(routes!(admin::limits::get, admin::limits::patch))
         .routes(routes!(admin::tenants::list))
@@ -61,6 +63,7 @@ const PATTERNS: &[&str] = &[
     "/v1/tasks/{id}",
     "/v1/tasks/{id}/attempts",
     "/v1/tasks/{id}/cancel",
+    "/v1/cancellations",
     "/v1/pressure",
     "/v1/admin/limits",
     "/v1/admin/tenants",
