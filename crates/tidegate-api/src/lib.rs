@@ -21,6 +21,7 @@ mod rejection;
 mod routes;
 mod server;
 mod settings;
+mod timer;
 mod unreadable;
 
 pub use access::Peer;

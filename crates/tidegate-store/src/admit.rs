@@ -59,8 +59,10 @@ pub struct Admitter {
     closing: CancellationToken,
 }
 
+/// A submission at the door.
 pub(crate) struct Item {
-    pub(crate) submission: Submission,
+    /// Boxed, since it is handed on several times.
+    pub(crate) submission: Box<Submission>,
     pub(crate) arrived: Instant,
     /// When it came to the door, with all of its body: the door's time-out counts from here.
     pub(crate) came: Instant,
@@ -157,6 +159,7 @@ impl Admitter {
         let (reply, mut answer) = oneshot::channel();
         let taken = Arc::new(AtomicBool::new(false));
         let came = Instant::now();
+        let submission = Box::new(submission);
         let item = Item { submission, arrived, came, taken: taken.clone(), parked: false, reply };
         self.sender.try_send(item).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => AdmitError::Overloaded,

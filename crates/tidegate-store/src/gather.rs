@@ -93,7 +93,8 @@ async fn run<T: Weighted>(
         // Those that are ready to send at this moment get their turn to do so.
         tokio::task::yield_now().await;
         let mut weight = first.weight();
-        let mut batch = vec![first];
+        let mut batch = Vec::with_capacity(limits.items.min(receiver.len() + 1));
+        batch.push(first);
         while batch.len() < limits.items {
             let Ok(item) = receiver.try_recv() else { break };
             weight += item.weight();
