@@ -5,6 +5,8 @@
 mod admission;
 mod breaking;
 mod cancelling;
+mod door;
+mod door_bounds;
 mod children;
 mod groups;
 mod inspecting;
