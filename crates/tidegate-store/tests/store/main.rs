@@ -5,9 +5,9 @@
 mod admission;
 mod breaking;
 mod cancelling;
+mod children;
 mod door;
 mod door_bounds;
-mod children;
 mod groups;
 mod inspecting;
 mod keeping;
