@@ -5,9 +5,11 @@
 mod admission;
 mod breaking;
 mod cancelling;
+mod children;
 mod door;
 mod door_bounds;
-mod children;
+mod door_full;
+mod door_rules;
 mod groups;
 mod inspecting;
 mod keeping;
