@@ -249,7 +249,7 @@ async fn a_class_is_shed_above_its_threshold_by_every_replica_and_let_in_again_w
     poll_until(LIMIT, "the end of shedding", async || {
         let (id, decision) = replica.decide(cell.of_priority(10)).await;
         assert!([QUEUED, SHED].contains(&stands(&decision)), "{decision:?}");
-        if stands(&decision) == QUEUED { Some(inside.push(id)) } else { None }
+        (stands(&decision) == QUEUED).then_some(id)
     })
     .await;
     cell.assert_sound().await;
