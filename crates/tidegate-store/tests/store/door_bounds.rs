@@ -220,31 +220,8 @@ async fn fifty_parallel_tasks_of_a_thousand_tokens_get_what_a_minute_brings_and_
 /// A bound, how many small tasks fit in it, and the answer to one more.
 type Bound = (&'static str, serde_json::Value, Option<serde_json::Value>, usize, Reason);
 
-#[tokio::test]
-async fn every_bound_on_what_is_held_lets_in_what_fits_and_no_more_from_two_replicas() {
-    // Each task: 100 tokens, 50 micros, 7 bytes.
-    let bounds: [Bound; 14] = [
-        ("queued", json!({"max_queued": 3}), None, 3, Reason::QueueFull),
-        ("in flight", json!({"max_in_flight": 4}), None, 4, Reason::QueueFull),
-        ("tokens", json!({"max_tokens": 250}), None, 2, Reason::TokenBudget),
-        ("money", json!({"max_usd_micros": 250}), None, 5, Reason::CostBudget),
-        ("bytes", json!({"max_bytes": 30}), None, 4, Reason::ByteBudget),
-        ("class", json!({"classes": {"standard": {"max_queued": 2}}}), None, 2, Reason::ClassQueueLimit),
-        ("class's tokens", json!({"classes": {"standard": {"max_tokens": 300}}}), None, 3, Reason::TokenBudget),
-        ("class's bytes", json!({"classes": {"standard": {"max_bytes": 20}}}), None, 2, Reason::ByteBudget),
-        ("tenant", json!({}), Some(json!({"max_queued": 4})), 4, Reason::TenantQueueLimit),
-        (
-            "tenant's class",
-            json!({}),
-            Some(json!({"classes": {"standard": {"max_queued": 1}}})),
-            1,
-            Reason::TenantQueueLimit,
-        ),
-        ("tenant's tokens", json!({}), Some(json!({"max_tokens": 399})), 3, Reason::TenantTokens),
-        ("tenant's bytes", json!({}), Some(json!({"max_bytes": 14})), 2, Reason::TenantBytes),
-        ("tenant's money", json!({}), Some(json!({"max_usd_micros": 100})), 2, Reason::TenantCost),
-        ("peer", json!({}), None, 3, Reason::BulkheadFull),
-    ];
+/// Holds each bound, in a cell of its own, against twelve posts that race at two replicas.
+async fn each_lets_in_what_fits(bounds: Vec<Bound>) {
     for (what, limits, tenant_limits, fits, reason) in bounds {
         let cell = Cell::with(open_limits()).await;
         let replica = Replica::of(&cell);
@@ -270,6 +247,38 @@ async fn every_bound_on_what_is_held_lets_in_what_fits_and_no_more_from_two_repl
         assert_eq!(accepted, 1, "{what}: the place of the one that ended");
         cell.assert_sound().await;
     }
+}
+
+// Each task: 100 tokens, 50 micros, 7 bytes.
+
+#[tokio::test]
+async fn every_bound_of_cell_and_class_lets_in_what_fits_and_no_more_from_two_replicas() {
+    let of_class = |change: serde_json::Value| json!({"classes": {"standard": change}});
+    each_lets_in_what_fits(vec![
+        ("queued", json!({"max_queued": 3}), None, 3, Reason::QueueFull),
+        ("in flight", json!({"max_in_flight": 4}), None, 4, Reason::QueueFull),
+        ("tokens", json!({"max_tokens": 250}), None, 2, Reason::TokenBudget),
+        ("money", json!({"max_usd_micros": 250}), None, 5, Reason::CostBudget),
+        ("bytes", json!({"max_bytes": 30}), None, 4, Reason::ByteBudget),
+        ("class", of_class(json!({"max_queued": 2})), None, 2, Reason::ClassQueueLimit),
+        ("class's tokens", of_class(json!({"max_tokens": 300})), None, 3, Reason::TokenBudget),
+        ("class's bytes", of_class(json!({"max_bytes": 20})), None, 2, Reason::ByteBudget),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn every_bound_of_tenant_and_peer_lets_in_what_fits_and_no_more_from_two_replicas() {
+    let of_class = json!({"classes": {"standard": {"max_queued": 1}}});
+    each_lets_in_what_fits(vec![
+        ("tenant", json!({}), Some(json!({"max_queued": 4})), 4, Reason::TenantQueueLimit),
+        ("tenant's class", json!({}), Some(of_class), 1, Reason::TenantQueueLimit),
+        ("tenant's tokens", json!({}), Some(json!({"max_tokens": 399})), 3, Reason::TenantTokens),
+        ("tenant's bytes", json!({}), Some(json!({"max_bytes": 14})), 2, Reason::TenantBytes),
+        ("tenant's money", json!({}), Some(json!({"max_usd_micros": 100})), 2, Reason::TenantCost),
+        ("peer", json!({}), None, 3, Reason::BulkheadFull),
+    ])
+    .await;
 }
 
 #[tokio::test]

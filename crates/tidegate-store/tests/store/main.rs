@@ -8,6 +8,8 @@ mod cancelling;
 mod children;
 mod door;
 mod door_bounds;
+mod door_full;
+mod door_rules;
 mod groups;
 mod inspecting;
 mod keeping;
