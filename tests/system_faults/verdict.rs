@@ -129,7 +129,10 @@ mod tests {
         let id = submission.id.to_string();
         door.admit(submission, Instant::now()).await.unwrap();
         let (kinds, lease) = (vec![(kind, Default::default())], Duration::from_secs(15));
-        let session = store.open_session(SessionSpec { worker: "w".into(), kinds, slots: 1, lease }).await.unwrap();
+        let session = store
+            .open_session(SessionSpec { worker: "w".into(), kinds, slots: 1, lease, settle_reserve: Duration::ZERO })
+            .await
+            .unwrap();
         let task = session.turn(&[], 1).await.unwrap().claimed.remove(0);
         let result = Some("1".to_owned());
         let (ending, backoff) = (Ending::Completed, Default::default());

@@ -77,7 +77,8 @@ impl Cell {
     /// Registers a worker.
     pub(super) async fn session(&self) -> Result<Session, Failure> {
         let kinds = self.kinds.iter().map(|kind| (kind.clone(), Effects::default())).collect();
-        let spec = SessionSpec { worker: "bench".to_owned(), kinds, slots: TURN as u32, lease: LEASE };
+        let settle_reserve = Duration::ZERO;
+        let spec = SessionSpec { worker: "bench".to_owned(), kinds, slots: TURN as u32, lease: LEASE, settle_reserve };
         self.store.open_session(spec).await.map_err(|error| broken("a session cannot be opened", &error))
     }
 
@@ -90,8 +91,8 @@ impl Cell {
         submission.priority = Priority::new(priority as i64).unwrap_or(Priority::DEFAULT);
         submission.timing.timeout_ms = Some(TIMEOUT_MS);
         match self.door.admit(submission, Instant::now()).await {
-            Ok(Admission::Decided { decision, .. }) if decision.status == Status::Queued => Ok(()),
-            Ok(other) => Err(Failure::Other(format!("a task was not queued: {other:?}"))),
+            Ok(Admission::Decided { decision, .. }) if !decision.status.is_final() => Ok(()),
+            Ok(other) => Err(Failure::Other(format!("a task was not let in: {other:?}"))),
             Err(error) => Err(Failure::other("a task was not admitted", error)),
         }
     }

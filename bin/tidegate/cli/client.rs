@@ -42,7 +42,8 @@ pub(crate) struct SubmitArgs {
     /// The least time that must be left for a start to make sense.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) min_useful: Option<Duration>,
-    /// Wait until it ends, or so many seconds at most: --wait, --wait 10, --wait 500ms.
+    /// Wait until it ends, or so many seconds at most: --wait, --wait 10, --wait 500ms. One that still runs then is no
+    /// failure.
     #[arg(long, value_name = "SECONDS", require_equals = true)]
     pub(crate) wait: Option<Wait>,
     /// The same key again gives the same task again.
@@ -93,7 +94,8 @@ pub(crate) enum AskedPriority {
 pub(crate) struct GetArgs {
     /// The task.
     pub(crate) id: String,
-    /// Wait until it ends, or so many seconds at most: --wait, --wait 10, --wait 500ms.
+    /// Wait until it ends, or so many seconds at most: --wait, --wait 10, --wait 500ms. One that still runs then is no
+    /// failure.
     #[arg(long, value_name = "SECONDS", require_equals = true)]
     pub(crate) wait: Option<Wait>,
     #[command(flatten)]

@@ -7,15 +7,24 @@
 
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, Permissions, set_permissions};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
 
 use super::PostgresError;
 use super::account::Account;
+use super::command::wait_for;
+use super::process::{servers_below, signal};
 
 /// What a home that is being made is called, before a random ending.
 const STAGING_PREFIX: &str = "postgres.new-";
+
+/// Longest that the removal of a cluster waits for orphans that still write into it. `initdb` as a whole takes a second.
+const REMOVE_LIMIT: Duration = Duration::from_secs(30);
 
 /// The longest path of a Unix socket on Linux, without the closing NUL.
 const MAX_SOCKET_PATH: usize = 107;
@@ -147,6 +156,11 @@ impl Staging {
         Ok(Staging { data_dir: data_dir.to_owned(), target, home })
     }
 
+    /// Removes what was made so far.
+    pub(crate) fn abandon(self) -> Result<(), PostgresError> {
+        remove_tree(&self.home.path)
+    }
+
     /// Puts the finished home in its place.
     pub(crate) fn finish(self) -> Result<Home, PostgresError> {
         std::fs::rename(&self.home.path, &self.target).map_err(PostgresError::io("renaming", &self.home.path))?;
@@ -176,7 +190,7 @@ pub(crate) fn make_data_dir(data_dir: &Path, is_root: bool) -> Result<PathBuf, P
 
 /// Forgets a cluster and all that is in it. Its server must not be running.
 pub(crate) fn destroy(data_dir: &Path, home: &Home) -> Result<(), PostgresError> {
-    std::fs::remove_dir_all(&home.path).map_err(PostgresError::io("removing", &home.path))?;
+    remove_tree(&home.path)?;
     let link = link(data_dir);
     if link.is_symlink() {
         std::fs::remove_file(&link).map_err(PostgresError::io("removing", &link))?;
@@ -200,10 +214,28 @@ pub(crate) fn sweep(data_dir: &Path) -> Result<(), PostgresError> {
     let entries = std::fs::read_dir(data_dir).map_err(PostgresError::io("reading", data_dir))?;
     for entry in entries.flatten() {
         if is_staging(&entry.file_name()) {
-            std::fs::remove_dir_all(entry.path()).map_err(PostgresError::io("removing", &entry.path()))?;
+            remove_tree(&entry.path())?;
         }
     }
     Ok(())
+}
+
+/// Removes a directory that orphans may still be writing to: where tidegate was killed, `initdb` goes on for a moment, and
+/// so do servers. They are ended, and the removal is tried again until nothing comes back.
+fn remove_tree(dir: &Path) -> Result<(), PostgresError> {
+    wait_for("the end of what still writes into an unfinished cluster", REMOVE_LIMIT, || {
+        // Without its servers `initdb` fails, and cleans up as well: what it was quicker to remove is no error.
+        for pid in servers_below(dir) {
+            signal(pid, Signal::SIGKILL)?;
+        }
+        match std::fs::remove_dir_all(dir) {
+            Ok(()) => Ok(Some(())),
+            Err(error) if matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::NotFound) => {
+                Ok((!dir.exists()).then_some(()))
+            }
+            Err(error) => Err(PostgresError::io("removing", dir)(error)),
+        }
+    })
 }
 
 fn is_staging(name: &OsStr) -> bool {
@@ -260,6 +292,34 @@ mod tests {
         assert!(!first.home.path.exists() && second.home.path.exists());
         let home = second.finish().unwrap();
         assert_eq!(Home::existing(dir.path()).unwrap(), Some(home));
+    }
+
+    #[test]
+    fn what_is_still_written_to_is_removed_all_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        let staging = Staging::begin(dir.path(), &me(), Path::new("/nonexistent")).unwrap().home.path;
+        let (started, wait) = std::sync::mpsc::channel();
+        let writer = std::thread::spawn({
+            let base = staging.join("data/base");
+            move || {
+                // Longer than one removal takes, and far shorter than the limit.
+                let until = std::time::Instant::now() + Duration::from_millis(300);
+                for n in 0u64.. {
+                    if std::time::Instant::now() > until {
+                        break;
+                    }
+                    let _ = std::fs::create_dir_all(&base).and_then(|()| std::fs::write(base.join(n.to_string()), "x"));
+                    let _ = started.send(());
+                }
+            }
+        });
+        wait.recv().unwrap();
+        while !writer.is_finished() {
+            sweep(dir.path()).unwrap();
+        }
+        writer.join().unwrap();
+        sweep(dir.path()).unwrap();
+        assert!(!staging.exists());
     }
 
     #[test]

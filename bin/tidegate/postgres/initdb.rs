@@ -23,11 +23,11 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub(crate) fn create(wanted: &OwnCluster, account: &Account, binaries: &Binaries) -> Result<Home, PostgresError> {
     let staging = Staging::begin(&wanted.data_dir, account, &wanted.fallback_base)?;
     let made = fill(&staging.home, wanted.purpose, account, binaries);
-    if made.is_err() {
+    if let Err(error) = made {
         // What is left would be swept at the next start; now is sooner.
-        let _ = std::fs::remove_dir_all(&staging.home.path);
+        let _ = staging.abandon();
+        return Err(error);
     }
-    made?;
     staging.finish()
 }
 

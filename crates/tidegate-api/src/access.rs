@@ -12,8 +12,11 @@ use http::{HeaderMap, HeaderName};
 use tidegate_core::TenantId;
 use tidegate_wire::{Fault, header};
 
+use crate::decode::only;
 use crate::rejection::Rejection;
 use crate::settings::Shared;
+
+static X_TENANT: HeaderName = HeaderName::from_static(header::X_TENANT);
 
 /// The other end of the connection. The accept loop puts it into each request's extensions; a request without it is
 /// nobody's.
@@ -28,7 +31,7 @@ pub(crate) struct Caller {
 
 /// Decides who is asking, or refuses.
 pub(crate) fn admit(app: &Shared, parts: &Parts) -> Result<Caller, Rejection> {
-    if parts.headers.contains_key(AUTHORIZATION) {
+    if only(&parts.headers, &AUTHORIZATION, "Authorization")?.is_some() {
         return Err(Rejection::fault(
             Fault::Unauthorized,
             "this server knows no keys yet: send no Authorization header",
@@ -39,7 +42,7 @@ pub(crate) fn admit(app: &Shared, parts: &Parts) -> Result<Caller, Rejection> {
         return Err(Rejection::fault(Fault::Unauthorized, "a key is needed: only loopback may ask without one"));
     }
     check_local(parts).map_err(|detail| Rejection::fault(Fault::Forbidden, detail))?;
-    let tenant = match parts.headers.get(header::X_TENANT) {
+    let tenant = match only(&parts.headers, &X_TENANT, "X-Tenant")? {
         None => app.default_tenant.clone(),
         Some(name) => name.to_str().ok().and_then(|name| TenantId::parse(name).ok()).ok_or_else(|| {
             let detail = "X-Tenant must be 1 to 128 characters of A-Z a-z 0-9 . _ : -";
@@ -63,7 +66,7 @@ fn check_local(parts: &Parts) -> Result<(), &'static str> {
             return Err("without a key, Origin must be this server itself");
         }
     }
-    match only(&parts.headers, "sec-fetch-site")? {
+    match told_once(&parts.headers, "sec-fetch-site")? {
         Some("cross-site") => Err("without a key, no other site may ask (Sec-Fetch-Site: cross-site)"),
         _ => Ok(()),
     }
@@ -75,7 +78,7 @@ fn is_forwarding(name: &HeaderName) -> bool {
 
 /// What the client calls this server: Host, which in HTTP/2 is `:authority`. If both are there, they must agree.
 fn authority(parts: &Parts) -> Result<&str, &'static str> {
-    let host = only(&parts.headers, HOST.as_str())?;
+    let host = told_once(&parts.headers, HOST.as_str())?;
     let uri = parts.uri.authority().map(http::uri::Authority::as_str);
     match (host, uri) {
         (Some(host), Some(uri)) if !host.eq_ignore_ascii_case(uri) => Err("Host and the request target must agree"),
@@ -85,7 +88,7 @@ fn authority(parts: &Parts) -> Result<&str, &'static str> {
 }
 
 /// The one value of a header.
-fn only<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, &'static str> {
+fn told_once<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, &'static str> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     match (value.to_str(), values.next()) {
@@ -95,7 +98,7 @@ fn only<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, &'sta
 }
 
 /// Divides `host[:port]`. A port that is no number stays part of the host, which then is no loopback name.
-fn host_and_port(authority: &str) -> (&str, Option<u16>) {
+pub(crate) fn host_and_port(authority: &str) -> (&str, Option<u16>) {
     match authority.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => match port.parse() {
             Ok(number) if port.bytes().all(|b| b.is_ascii_digit()) => (host, Some(number)),
@@ -106,7 +109,7 @@ fn host_and_port(authority: &str) -> (&str, Option<u16>) {
 }
 
 /// `localhost`, an address of 127.0.0.0/8, or `[::1]`. Names that merely resolve there could be anybody's.
-fn is_loopback_name(host: &str) -> bool {
+pub(crate) fn is_loopback_name(host: &str) -> bool {
     if let Some(literal) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         return literal.parse::<Ipv6Addr>().is_ok_and(|ip| IpAddr::V6(ip).to_canonical().is_loopback());
     }

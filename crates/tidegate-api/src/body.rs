@@ -8,7 +8,7 @@ use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
 use tidegate_wire::Fault;
@@ -98,6 +98,9 @@ pub(crate) async fn read(
 }
 
 async fn read_within(app: &Shared, headers: &HeaderMap, body: &mut Body, most: usize) -> Result<Received, Rejection> {
+    if !body.is_end_stream() {
+        check_plain(headers)?;
+    }
     let declared = headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let known = declared.unwrap_or(0).max(body.size_hint().lower());
     let expected = usize::try_from(known).ok().filter(|known| *known <= most).ok_or_else(|| too_large(most))?;
@@ -171,6 +174,16 @@ pub(crate) fn discard(headers: &HeaderMap, mut body: Body) {
             }
         }
     }));
+}
+
+/// A body has to be sent as it is: what was compressed would have to be unpacked before anything of it is known.
+fn check_plain(headers: &HeaderMap) -> Result<(), Rejection> {
+    let plain = |value: &http::HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
+    if headers.get_all(CONTENT_ENCODING).iter().all(plain) {
+        return Ok(());
+    }
+    let detail = "send the body as it is: Content-Encoding must be absent or identity";
+    Err(Rejection::fault(Fault::UnsupportedMediaType, detail).at_header("Content-Encoding"))
 }
 
 /// Without a key a body has to be of type `application/json`, which no form of a foreign page can send unasked.

@@ -15,15 +15,15 @@ macro_rules! pages {
 pages! {
     "already_ended" "attempt_timeout" "attempts_exhausted" "body_incomplete" "body_timeout" "body_too_large"
     "bulkhead_full" "byte_budget" "cancel_requested" "class_queue_limit" "cost_budget" "cost_overrun"
-    "deadline_passed" "deadline_too_short" "deferred_full" "depth_exhausted" "displaced" "draining"
-    "duplicate_field" "fanout_exhausted" "forbidden" "handed_back" "ingest_full" "input_required" "internal_error"
-    "invalid_json" "invalid_value" "key_in_flight" "key_reused" "low_priority" "method_not_allowed" "missing_field"
-    "not_found" "not_served_yet" "outcome_unknown" "output_rejected" "overload" "parent_cancelled"
-    "parent_not_running" "paused" "payload_too_large" "peer_busy" "peer_unavailable" "permanent_error" "quarantined"
-    "queue_full" "remote_failed" "remote_rejected" "retry_backoff" "retry_budget" "retry_no_time" "scheduled"
-    "snoozed" "store_unavailable" "tenant_bytes" "tenant_cost" "tenant_paused" "tenant_queue_limit" "tenant_rate"
-    "tenant_tokens" "token_budget" "token_cancelled" "unauthorized" "unknown_field" "unsupported_media_type"
-    "waiters_full" "worker_lost" "workflow_cancelled"
+    "deadline_passed" "deadline_too_short" "deferred_full" "depth_exhausted" "displaced" "draining" "duplicate_field"
+    "duplicate_header" "fanout_exhausted" "forbidden" "handed_back" "headers_too_large" "ingest_full" "input_required"
+    "internal_error" "invalid_json" "invalid_value" "key_in_flight" "key_reused" "low_priority" "malformed_request"
+    "method_not_allowed" "missing_field" "not_found" "not_served_yet" "outcome_unknown" "output_rejected" "overload"
+    "parent_cancelled" "parent_not_running" "paused" "payload_too_large" "peer_busy" "peer_unavailable"
+    "permanent_error" "quarantined" "queue_full" "remote_failed" "remote_rejected" "retry_backoff" "retry_budget"
+    "retry_no_time" "scheduled" "snoozed" "store_unavailable" "tenant_bytes" "tenant_cost" "tenant_paused"
+    "tenant_queue_limit" "tenant_rate" "tenant_tokens" "token_budget" "token_cancelled" "unauthorized" "unknown_field"
+    "unsupported_media_type" "uri_too_long" "waiters_full" "worker_lost" "workflow_cancelled"
 }
 
 /// One page.

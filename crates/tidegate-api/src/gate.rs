@@ -68,7 +68,7 @@ fn panicked(request_id: &HeaderValue) -> Rejection {
 }
 
 /// The headers of every answer.
-fn stamp(headers: &mut HeaderMap, pressure: f64, request_id: HeaderValue) {
+pub(crate) fn stamp(headers: &mut HeaderMap, pressure: f64, request_id: HeaderValue) {
     headers.insert(HeaderName::from_static(header::X_REQUEST_ID), request_id);
     headers.insert(HeaderName::from_static(header::X_PRESSURE), pressure_value(pressure));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -101,7 +101,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 }
 
 /// Unique within the fleet: 64 random bits for the process, and a count.
-fn new_request_id() -> HeaderValue {
+pub(crate) fn new_request_id() -> HeaderValue {
     static PROCESS: LazyLock<u64> = LazyLock::new(rand::random);
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let id = format!("{:016x}-{:x}", *PROCESS, COUNT.fetch_add(1, Ordering::Relaxed));

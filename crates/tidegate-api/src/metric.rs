@@ -52,6 +52,11 @@ pub(crate) fn answered(route: &'static str, method: &Method, status: StatusCode,
     metrics::counter!(REQUESTS, "route" => route, "method" => method, "status" => status_label(status)).increment(1);
 }
 
+/// Counts one answer to what was no request.
+pub(crate) fn unreadable(status: StatusCode) {
+    metrics::counter!(REQUESTS, "route" => "none", "method" => "other", "status" => status_label(status)).increment(1);
+}
+
 /// Counts a connection in or out.
 pub(crate) fn connections(change: f64) {
     metrics::gauge!(CONNECTIONS).increment(change);
@@ -114,9 +119,11 @@ fn status_label(status: StatusCode) -> &'static str {
         408 => "408",
         409 => "409",
         413 => "413",
+        414 => "414",
         415 => "415",
         422 => "422",
         429 => "429",
+        431 => "431",
         500 => "500",
         503 => "503",
         _ => "other",

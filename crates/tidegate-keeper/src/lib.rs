@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tidegate_store::{Due, Retention, SWEEP, Store, StoreError, Swept};
+use tidegate_store::{Due, Retention, SWEEP, Store, StoreError, Swept, supervise};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -52,12 +52,21 @@ const AFTER_ERROR: Duration = Duration::from_secs(1);
 /// Keeps a cell until `shutdown`. Errors are logged and tried again: a keeper never ends by itself.
 pub async fn keep(store: Store, options: KeeperOptions, shutdown: CancellationToken) {
     let tracker = TaskTracker::new();
-    let sweeper = Sweeper { store: store.clone(), options: options.clone() };
-    tracker.spawn(shutdown.clone().run_until_cancelled_owned(sweeper.run()));
-    tracker.spawn(shutdown.clone().run_until_cancelled_owned(reap(store.clone(), options.clone())));
-    tracker.spawn(shutdown.clone().run_until_cancelled_owned(cancel(store.clone(), options.clone())));
-    tracker.spawn(shutdown.clone().run_until_cancelled_owned(audit(store.clone(), options.clone())));
-    tracker.spawn(shutdown.run_until_cancelled_owned(prune(store, options)));
+    // One that panics is begun again: what it left half-way was rolled back.
+    macro_rules! job {
+        ($name:literal, |$store:ident, $options:ident| $job:expr) => {{
+            let ($store, $options) = (store.clone(), options.clone());
+            tracker.spawn(supervise($name, shutdown.clone(), move || {
+                let ($store, $options) = ($store.clone(), $options.clone());
+                $job
+            }));
+        }};
+    }
+    job!("sweep", |store, options| Sweeper { store, options }.run());
+    job!("reap", |store, options| reap(store, options));
+    job!("cancel", |store, options| cancel(store, options));
+    job!("audit", |store, options| audit(store, options));
+    job!("prune", |store, options| prune(store, options));
     tracker.close();
     tracker.wait().await;
 }

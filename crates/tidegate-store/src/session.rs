@@ -9,21 +9,20 @@ use sqlx::postgres::PgRow;
 use tidegate_core::admission::tokens_bucket;
 use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::kind_policy::Effects;
-use tidegate_core::order::{FlowHead, Waiting, choose};
+use tidegate_core::order::choose;
 use tidegate_core::settlement::Ending;
-use tidegate_core::submission::Cost;
 use tidegate_core::tenant::TenantLimits;
-use tidegate_core::{EpochMs, Fence, Kind, Lane, PeerName, Status, TaskId, TenantId};
+use tidegate_core::{EpochMs, Fence, Status, TaskId};
 use uuid::Uuid;
 
 use crate::bell::Topic;
-use crate::changes::{Changes, Leavings, Place, Released, flow_of, holding_at};
-use crate::claim_room::{Blocked, Limited, Places};
+use crate::changes::{Changes, Leavings, Released, flow_of};
+use crate::claim_room::{Blocked, Limited};
 use crate::connection::{Connections, Tx, call};
-use crate::directory::FlowKey;
 use crate::error::StoreError;
 use crate::heart::Heart;
-use crate::ledger::{Holding, Rings};
+use crate::ledger::Rings;
+use crate::seen::{Terms, claimed_of, fill, place_of, seen};
 use crate::store::{Store, StoreInner};
 use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, TaskError, Turn};
 use crate::work_bell::WorkBell;
@@ -115,38 +114,6 @@ impl Store {
     /// A bell that is rung when a cancel was asked of some running task.
     pub fn cancel_bell(&self) -> tokio::sync::watch::Receiver<u64> {
         self.inner().bells.hear(Topic::Cancel)
-    }
-}
-
-/// What a look saw: the heads of flows, and what else is known of their tasks in the same places.
-#[derive(Default)]
-struct Seen {
-    heads: Vec<FlowHead>,
-    terms: Vec<Vec<Terms>>,
-}
-
-/// What a task that waits, or is held, brings along for its next attempt.
-#[derive(Debug, Clone, Copy)]
-struct Terms {
-    deadline_ms: EpochMs,
-    attempt_timeout_ms: Option<i64>,
-    holding: Holding,
-    deliveries: i32,
-    failures: i16,
-    max_attempts: i16,
-}
-
-impl Terms {
-    /// Reads them where they are next to each other, from this column on.
-    fn at(row: &PgRow, first: usize) -> Result<Self, StoreError> {
-        Ok(Self {
-            deadline_ms: row.try_get(first)?,
-            attempt_timeout_ms: row.try_get(first + 1)?,
-            holding: holding_at(row, first + 2)?,
-            deliveries: row.try_get(first + 5)?,
-            failures: row.try_get(first + 6)?,
-            max_attempts: row.try_get(first + 7)?,
-        })
     }
 }
 
@@ -265,6 +232,13 @@ impl Session {
         }
     }
 
+    /// The least time left with which a task of the kind may start: enough for the handler to get some of it, and for
+    /// what such a run typically takes.
+    fn least_left_ms(&self, kind: &str) -> i64 {
+        let reserve_ms = self.spec.least_left_ms();
+        self.store.runs.typical_ms(kind).map_or(reserve_ms, |typical_ms| typical_ms + reserve_ms)
+    }
+
     fn kinds(&self) -> Vec<String> {
         self.spec.kinds.iter().map(|(kind, _)| kind.as_str().to_owned()).collect()
     }
@@ -292,6 +266,9 @@ impl Session {
             let key = flow_of(&flows, released.flow)?;
             let leavings = Leavings { result: report.result.clone(), error: report.error.clone(), usage: report.usage };
             let random = rand::random_range(0.0..1.0);
+            if matches!(report.ending, Ending::Completed) {
+                self.store.runs.record(&key.kind, at - released.started());
+            }
             if let Some(usage) = report.usage {
                 let shift = token_shift(self.store.policy().tenant(&key.tenant), released.tokens(), usage.tokens);
                 changes.reconcile(&key.tenant, shift);
@@ -343,7 +320,7 @@ impl Session {
         flow_ids.dedup();
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
         let (room, places) = limited.room(changes.ledger());
-        let seen = seen(&rows, &flows, &places, session, now)?;
+        let seen = seen(&rows, &flows, &places, session, now, |kind| self.least_left_ms(kind))?;
         let chosen = choose(&seen.heads, room, want, now);
         self.learn(chosen.stopped_short);
         for (flow, task, reason) in chosen.expire {
@@ -539,84 +516,8 @@ async fn end_reading(beside: Option<(Tx, Vec<PgRow>)>) {
     }
 }
 
-/// Reads the rows of `look.sql`, by place.
-fn seen(
-    rows: &[PgRow],
-    flows: &HashMap<i64, Arc<FlowKey>>,
-    places: &Places<'_>,
-    session: Uuid,
-    now: EpochMs,
-) -> Result<Seen, StoreError> {
-    let mut seen = Seen::default();
-    let mut held = None;
-    for row in rows {
-        let Some(flow) = row.try_get::<Option<i64>, _>(3)? else { continue };
-        if held == Some(flow) {
-            continue;
-        }
-        if seen.heads.last().is_none_or(|head| head.flow != flow) {
-            let Some(head) = places.head(flow, &*flow_of(flows, flow)?, row.try_get(4)?, now) else {
-                held = Some(flow);
-                continue;
-            };
-            seen.heads.push(head);
-            seen.terms.push(Vec::new());
-        }
-        let (Some(head), Some(all)) = (seen.heads.last_mut(), seen.terms.last_mut()) else { continue };
-        if head.lane == Lane::Admitted && row.try_get::<Option<Uuid>, _>(16)? != Some(session) {
-            // The slot of another session is reserved for it.
-            continue;
-        }
-        let terms = Terms::at(row, 8)?;
-        head.tasks.push(Waiting {
-            id: TaskId(row.try_get(6)?),
-            rank: row.try_get(5)?,
-            deadline: terms.deadline_ms,
-            min_useful_ms: row.try_get(7)?,
-        });
-        all.push(terms);
-    }
-    Ok(seen)
-}
-
-/// Where a task of a head waits.
-fn place_of(head: &FlowHead, task: usize, session: Uuid) -> Place {
-    let reserved = (head.lane == Lane::Admitted).then_some(session);
-    Place { flow: head.flow, rank: head.tasks[task].rank, id: head.tasks[task].id, reserved }
-}
-
 /// How far a tenant's bucket of tokens moves where so many were used instead of those that were estimated.
 fn token_shift(limits: &TenantLimits, estimated: i64, used: u64) -> i64 {
     let Some(bucket) = tokens_bucket(limits) else { return 0 };
     bucket.time_of(used).saturating_sub(bucket.time_of(estimated.unsigned_abs()))
-}
-
-fn claimed_of(terms: &Terms, id: TaskId, key: &FlowKey, deliveries: i32, now: EpochMs) -> Result<Claimed, StoreError> {
-    let bad = |_| StoreError::Schema("a name in a flow".into());
-    Ok(Claimed {
-        id,
-        tenant: TenantId::parse(&key.tenant).map_err(bad)?,
-        kind: Kind::parse(&key.kind).map_err(bad)?,
-        peer: PeerName::parse(&key.peer).ok(),
-        payload: String::new(),
-        fence: Fence(i64::from(deliveries)),
-        attempt: terms.failures as u32 + 1,
-        max_attempts: terms.max_attempts as u32,
-        remaining: Duration::from_millis(u64::try_from(terms.deadline_ms - now).unwrap_or(0)),
-        deadline_ms: terms.deadline_ms,
-        attempt_timeout: terms.attempt_timeout_ms.map(|ms| Duration::from_millis(ms as u64)),
-        traceparent: None,
-        depth: 0,
-        fanout: 0,
-        estimated: Cost::default(),
-    })
-}
-
-fn fill(task: &mut Claimed, row: &PgRow) -> Result<(), sqlx::Error> {
-    task.payload = row.try_get(1)?;
-    task.traceparent = row.try_get(2)?;
-    task.depth = row.try_get::<i32, _>(3)? as u32;
-    task.fanout = row.try_get::<i32, _>(4)? as u32;
-    task.estimated = Cost { tokens: row.try_get::<i64, _>(5)? as u64, usd_micros: row.try_get::<i64, _>(6)? as u64 };
-    Ok(())
 }

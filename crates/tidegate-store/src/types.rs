@@ -216,6 +216,16 @@ pub struct SessionSpec {
     pub slots: u32,
     /// How long its leases live without a heartbeat.
     pub lease: Duration,
+    /// The part of a task's time that is kept back for handing in its answer. A task with no more than this left has
+    /// nothing to give its handler, and is ended instead of started.
+    pub settle_reserve: Duration,
+}
+
+impl SessionSpec {
+    /// The least time left, in milliseconds, with which a handler gets any of it.
+    pub(crate) fn least_left_ms(&self) -> i64 {
+        i64::try_from(self.settle_reserve.as_millis()).unwrap_or(i64::MAX).saturating_add(1)
+    }
 }
 
 /// A started task, as the worker that holds its lease sees it.

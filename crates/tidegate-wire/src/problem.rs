@@ -77,6 +77,10 @@ faults! {
     InvalidJson "invalid_json" 400,
     /// A required member is missing.
     MissingField "missing_field" 400,
+    /// A header is there twice that must be there once.
+    DuplicateHeader "duplicate_header" 400,
+    /// The head of the request is malformed.
+    MalformedRequest "malformed_request" 400,
     /// The body ended early or could not be read.
     BodyIncomplete "body_incomplete" 400,
     /// The request needs a key, or the key is not known.
@@ -95,7 +99,9 @@ faults! {
     KeyInFlight "key_in_flight" 409,
     /// The body is larger than allowed.
     BodyTooLarge "body_too_large" 413,
-    /// The body is not of type `application/json`.
+    /// The request's target is too long.
+    UriTooLong "uri_too_long" 414,
+    /// The body is not of type `application/json`, or is compressed.
     UnsupportedMediaType "unsupported_media_type" 415,
     /// A member, header or parameter has a value that it cannot have.
     InvalidValue "invalid_value" 422,
@@ -107,6 +113,8 @@ faults! {
     NotServedYet "not_served_yet" 422,
     /// The key was used before with another body.
     KeyReused "key_reused" 422,
+    /// The request's line and headers are too large.
+    HeadersTooLarge "headers_too_large" 431,
     /// Something broke inside.
     Internal "internal_error" 500,
     /// This process holds as many bytes of requests as it may.

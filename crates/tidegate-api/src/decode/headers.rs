@@ -1,10 +1,10 @@
 //! The headers of a submission.
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::EpochMs;
 use tidegate_core::budget::Budget;
 use tidegate_core::json;
-use tidegate_wire::header;
+use tidegate_wire::{Fault, header};
 
 use crate::decode::value::Bad;
 use crate::rejection::Rejection;
@@ -32,13 +32,13 @@ impl SubmitHeaders {
     pub(crate) fn read(headers: &HeaderMap) -> Result<Self, Rejection> {
         let mut read = Self::default();
         let names = &NAMES;
-        if let Some(text) = only(headers, &names.key, "Idempotency-Key")? {
+        if let Some(text) = text(headers, &names.key, "Idempotency-Key")? {
             read.idempotency_key = Some(key(text).map_err(|bad| bad.at_header("Idempotency-Key"))?);
         }
-        if let Some(text) = only(headers, &names.deadline, "X-Deadline-Epoch-Ms")? {
+        if let Some(text) = text(headers, &names.deadline, "X-Deadline-Epoch-Ms")? {
             read.deadline = Some(deadline(text).map_err(|bad| bad.at_header("X-Deadline-Epoch-Ms"))?);
         }
-        if let Some(text) = only(headers, &names.budget, "X-Budget")? {
+        if let Some(text) = text(headers, &names.budget, "X-Budget")? {
             let (budget, remaining_ms) = budget(text).map_err(|bad| bad.at_header("X-Budget"))?;
             read.remaining_ms = remaining_ms;
             read.depth = budget.depth;
@@ -73,12 +73,24 @@ pub(crate) fn no_idempotency_key(headers: &HeaderMap) -> Result<(), Rejection> {
 }
 
 /// The one value of a header, if it is there.
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName, shown: &'static str) -> Result<Option<&'a str>, Rejection> {
+pub(crate) fn only<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+    shown: &'static str,
+) -> Result<Option<&'a HeaderValue>, Rejection> {
     let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    if values.next().is_some() {
-        return Err(Bad::value("must be there once").at_header(shown));
+    match (values.next(), values.next()) {
+        (_, Some(_)) => {
+            let detail = format!("{shown} must be there once");
+            Err(Rejection::fault(Fault::DuplicateHeader, detail).at_header(shown))
+        }
+        (value, None) => Ok(value),
     }
+}
+
+/// The text of a header that must be there once, if it is there.
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName, shown: &'static str) -> Result<Option<&'a str>, Rejection> {
+    let Some(value) = only(headers, name, shown)? else { return Ok(None) };
     value.to_str().map(Some).map_err(|_| Bad::value("must hold visible ASCII characters").at_header(shown))
 }
 

@@ -11,7 +11,7 @@ mod value;
 
 pub(crate) use class::earn_class;
 pub(crate) use group::group;
-pub(crate) use headers::{SubmitHeaders, no_idempotency_key};
+pub(crate) use headers::{SubmitHeaders, no_idempotency_key, only};
 pub(crate) use members::{Members, array, check_item, document, duplicate, list_document, missing, unknown};
 pub(crate) use policy::{change, name_page, pause};
 pub(crate) use query::{cursor, filter, no_parameters, wait};

@@ -25,7 +25,7 @@ use utoipa_axum::routes;
 pub use document::openapi_json;
 
 use crate::gate::gate;
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, shown};
 use crate::settings::{App, AppState};
 
 fn routes() -> OpenApiRouter<App> {
@@ -106,13 +106,6 @@ async fn not_found(uri: Uri) -> Response {
 async fn method_not_allowed(method: Method, uri: Uri) -> Response {
     let detail = format!("{} does not know {}", shown(uri.path()), shown(method.as_str()));
     Rejection::fault(Fault::MethodNotAllowed, detail).into_response()
-}
-
-/// As much of what a caller sent as fits a sentence.
-fn shown(text: &str) -> &str {
-    const LONGEST: usize = 200;
-    // What comes here is ASCII: a path or a method.
-    text.get(..LONGEST).unwrap_or(text)
 }
 
 #[cfg(test)]

@@ -101,12 +101,11 @@ fn bodies() -> Vec<(String, u16, &'static str, &'static str)> {
         (with(&format!("\"labels\":{{\"a\":\"{}\"}}", long(257))), 422, "invalid_value", "/labels/a"),
         (with("\"labels\":{\"a\\nb\":\"x\"}"), 422, "invalid_value", "/labels/a\nb"),
         // What is not served yet, or means nothing.
-        (with("\"on_full\":\"wait\""), 422, "not_served_yet", "/on_full"),
-        (with("\"on_full\":\"defer\""), 422, "not_served_yet", "/on_full"),
         (with("\"on_full\":\"explode\""), 422, "invalid_value", "/on_full"),
         (with("\"on_full\":true"), 422, "invalid_value", "/on_full"),
         (with("\"max_wait_ms\":500"), 422, "invalid_value", "/max_wait_ms"),
         (with("\"on_full\":\"reject\",\"max_wait_ms\":-1"), 422, "invalid_value", "/max_wait_ms"),
+        (with("\"on_full\":\"wait\",\"max_wait_ms\":60001"), 422, "invalid_value", "/max_wait_ms"),
         (with("\"webhook\":{\"url\":\"https://example.com\"}"), 422, "not_served_yet", "/webhook"),
         (with("\"webhook\":false"), 422, "not_served_yet", "/webhook"),
         // Start and end together.
@@ -199,6 +198,36 @@ async fn a_bad_value_is_named_and_makes_no_task() {
 }
 
 #[tokio::test]
+async fn what_is_wrong_is_repeated_only_as_far_as_a_sentence_goes() {
+    let api = Api::new();
+    let long = "é".repeat(1 << 20);
+    let with = |members: &str| format!("{{\"kind\":\"echo\",{members}}}");
+    for body in [
+        with(&format!("\"{long}\":1")),
+        with(&format!("\"{long}\":1,\"{long}\":1")),
+        with(&format!("\"labels\":{{\"{long}\":1}}")),
+        with(&format!("\"labels\":{{\"{long}\":\"x\"}}")),
+        with(&format!("\"payload\":{{\"{long}\":\"\\ud800\"}}")),
+    ] {
+        let answer = api.submit(body).await;
+        assert!(answer.text.len() < 2_000 && answer.text.contains('…'), "{}", answer.text.len());
+        answer.problem();
+    }
+    let answer = api.get(&format!("/v1/tasks?{}=1", "x".repeat(20_000))).await;
+    assert!(answer.refused(422, "unknown_field")["parameter"].as_str().unwrap().ends_with('…'));
+    assert!(answer.text.len() < 1_000);
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_object_is_told_so() {
+    let api = Api::new();
+    for uri in ["/v1/tasks", "/v1/tasks/batch"] {
+        let problem = api.post(uri, "[]").await.refused(422, "invalid_value");
+        assert_eq!(problem["detail"], "the body must be an object", "{uri}");
+    }
+}
+
+#[tokio::test]
 async fn a_body_that_is_not_utf_8_is_no_json() {
     let api = Api::new();
     for bytes in
@@ -245,9 +274,42 @@ async fn a_bad_header_is_named() {
     }
     for name in ["Idempotency-Key", "X-Deadline-Epoch-Ms", "X-Budget"] {
         let ask = api.ask("POST", "/v1/tasks").header(name, "1").header(name, "1").json("{\"kind\":\"echo\"}");
-        assert_eq!(ask.send().await.refused(422, "invalid_value")["header"], name);
+        assert_eq!(ask.send().await.refused(400, "duplicate_header")["header"], name);
     }
     assert!(api.fake.submissions().is_empty());
+}
+
+#[tokio::test]
+async fn a_header_that_says_who_is_asking_must_be_there_once() {
+    let api = Api::new();
+    for (method, uri) in [("GET", "/v1/tasks"), ("POST", "/v1/tasks"), ("POST", "/v1/tasks/batch"), ("GET", "/livez")] {
+        for (name, first, second) in
+            [("X-Tenant", "a", "b"), ("X-Tenant", "a", "a"), ("Authorization", "Bearer a", "Bearer b")]
+        {
+            let ask = api.ask(method, uri).header(name, first).header(name, second).json("{\"kind\":\"echo\"}");
+            assert_eq!(ask.send().await.refused(400, "duplicate_header")["header"], name, "{method} {uri}");
+        }
+    }
+    assert!(api.fake.submissions().is_empty());
+}
+
+#[tokio::test]
+async fn a_compressed_body_is_refused_unread() {
+    let api = Api::new();
+    let id = api.submit("{\"kind\":\"echo\"}").await.id();
+    let uris = ["/v1/tasks".to_owned(), "/v1/tasks/batch".to_owned(), format!("/v1/tasks/{id}/cancel")];
+    for coding in ["gzip", "br", "identity, gzip", "deflate", "", "x"] {
+        for uri in &uris {
+            let answer =
+                api.ask("POST", uri).header("content-encoding", coding).json("{\"kind\":\"echo\"}").send().await;
+            assert_eq!(answer.refused(415, "unsupported_media_type")["header"], "Content-Encoding", "{coding} {uri}");
+        }
+    }
+    let ask = api.ask("POST", "/v1/tasks").header("content-encoding", "Identity").json("{\"kind\":\"echo\"}");
+    ask.send().await.expect(202);
+    // Without a body there is nothing that could be compressed.
+    api.ask("POST", &uris[2]).header("content-encoding", "gzip").send().await.expect(200);
+    assert_eq!(api.fake.submissions().len(), 2);
 }
 
 #[tokio::test]

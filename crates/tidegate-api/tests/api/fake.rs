@@ -114,7 +114,11 @@ impl Fake {
 
     /// Changes a task as the rest of the system would.
     pub(crate) fn update(&self, id: TaskId, change: impl FnOnce(&mut TaskRecord)) {
-        change(self.held().tasks.get_mut(&id).unwrap());
+        let mut held = self.held();
+        let task = held.tasks.get_mut(&id).unwrap();
+        change(task);
+        task.queue_position = task.queue_position.filter(|_| task.status == Status::Queued);
+        drop(held);
         self.ended.send_modify(|count| *count += 1);
     }
 
@@ -208,6 +212,7 @@ impl Fake {
             status if status.is_final() => CancelOutcome::Ended,
             _ => {
                 task.status = Status::Cancelled;
+                task.queue_position = None;
                 task.reason = Some(Reason::CancelRequested);
                 task.detail = detail;
                 task.finished_ms = Some(NOW);
@@ -291,7 +296,7 @@ fn record(submission: Submission, decision: &tidegate_core::admission::Decision)
         note: None,
         enqueued_ms: decision.times.arrived,
         not_before_ms: decision.times.not_before,
-        queue_position: None,
+        queue_position: decision.queue_position.and_then(|at| u32::try_from(at).ok()),
         started_ms: None,
         finished_ms: refused.then_some(NOW),
         deadline_ms: decision.times.deadline,

@@ -42,7 +42,8 @@ impl Cell {
 
     async fn session(&self) -> Session {
         let kinds = vec![(Kind::parse("echo").unwrap(), Default::default())];
-        let spec = SessionSpec { worker: "w1".into(), kinds, slots: 4, lease: Duration::from_secs(15) };
+        let (lease, settle_reserve) = (Duration::from_secs(15), Duration::ZERO);
+        let spec = SessionSpec { worker: "w1".into(), kinds, slots: 4, lease, settle_reserve };
         self.store.open_session(spec).await.unwrap()
     }
 

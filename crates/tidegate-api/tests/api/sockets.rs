@@ -241,6 +241,39 @@ async fn headers_have_a_limit() {
 }
 
 #[tokio::test]
+async fn what_is_no_request_is_told_so_in_a_problem() {
+    let server = Server::start(|_| {}).await;
+    let long = "x".repeat(70_000);
+    let many: String = (0..200).map(|n| format!("x-{n}: y\r\n")).collect();
+    for (sent, status, reason) in [
+        ("nonsense\r\n\r\n".to_owned(), 400, "malformed_request"),
+        ("GET / HTTP/1.1\r\nhost : localhost\r\n\r\n".to_owned(), 400, "malformed_request"),
+        ("GET /\u{1} HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(), 400, "malformed_request"),
+        ("GET / HTTP/9.9\r\n\r\n".to_owned(), 400, "malformed_request"),
+        ("PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n".to_owned(), 400, "malformed_request"),
+        ("POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n".to_owned(), 400, "malformed_request"),
+        (format!("GET /{long} HTTP/1.1\r\nhost: localhost\r\n\r\n"), 414, "uri_too_long"),
+        (format!("GET / HTTP/1.1\r\nhost: localhost\r\nx: {long}{long}{long}{long}\r\n\r\n"), 431, "headers_too_large"),
+        (format!("GET / HTTP/1.1\r\nhost: localhost\r\n{many}\r\n"), 431, "headers_too_large"),
+    ] {
+        let shown: String = sent.chars().take(60).collect();
+        // After a good request on the same connection as well as on a new one.
+        for before in ["", "GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"] {
+            let answer = server.exchange((before.to_owned() + &sent).as_bytes()).await;
+            let start = answer.find(&format!("HTTP/1.1 {status} ")).unwrap_or_else(|| panic!("{shown}: {answer}"));
+            let (head, body) = answer[start..].split_once("\r\n\r\n").unwrap();
+            let has = |line: &str| head.split("\r\n").any(|header| header.starts_with(line));
+            assert!(has("content-type: application/problem+json") && has("connection: close"), "{shown}: {head}");
+            assert!(has("x-request-id: ") && has("x-pressure: ") && has("date: "), "{shown}: {head}");
+            assert!(has(&format!("content-length: {}", body.len())), "{shown}: {head}");
+            let problem: serde_json::Value = serde_json::from_str(body).unwrap();
+            assert_eq!((&problem["status"], &problem["reason"]), (&status.into(), &reason.into()), "{shown}");
+        }
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_caller_that_leaves_while_waiting_leaves_nothing_behind() {
     let server = Server::start(|_| {}).await;
     let body = "{\"kind\":\"echo\"}";

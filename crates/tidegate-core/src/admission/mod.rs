@@ -178,7 +178,9 @@ fn judge(
     paused(policy, ask, now)?;
     let caps = SlotCaps::of(&policy.limits, facts.live_slots);
     let delayed = times.not_before.is_some();
-    let slot = if delayed { None } else { free_slot(policy, facts, ask, &caps, now) };
+    // A slot is of use only where all that the task holds has room too; otherwise it asks for the queue.
+    let holds = |_: &u128| capacity::fits(policy, facts, ask, Entrance::Slot).is_ok();
+    let slot = if delayed { None } else { free_slot(policy, facts, ask, &caps, now).filter(holds) };
     let entrance = match (delayed, slot) {
         (true, _) => Entrance::Later,
         (false, Some(_)) => Entrance::Slot,
@@ -191,9 +193,7 @@ fn judge(
     if let Err(refusal) = capacity::peer_has_room(policy, facts, ask, entrance) {
         return full(policy, facts, submission, times, refusal, Reason::PeerBusy, verdict);
     }
-    if let Some(session) = slot
-        && capacity::fits(policy, facts, ask, entrance).is_ok()
-    {
+    if let Some(session) = slot {
         return Ok(Place::Slot(session));
     }
     shed(policy, facts, ask, now)?;

@@ -81,7 +81,8 @@ async fn claims_follow_class_then_rank_over_all_flows() {
     }
     wanted.sort_by_key(|(value, id)| (-*value, *id));
     let kinds = vec![(kind("echo"), Default::default()), (kind("other"), Default::default())];
-    let spec = tidegate_store::SessionSpec { worker: "w".into(), kinds, slots: 9, lease: Duration::from_secs(15) };
+    let (lease, settle_reserve) = (Duration::from_secs(15), Duration::ZERO);
+    let spec = tidegate_store::SessionSpec { worker: "w".into(), kinds, slots: 9, lease, settle_reserve };
     let session = cell.store.open_session(spec).await.unwrap();
     let mut got = Vec::new();
     loop {
@@ -188,6 +189,23 @@ async fn doomed_work_is_ended_by_the_claim_itself() {
     let session = cell.session(4).await;
     let turn = session.turn(&[], 4).await.unwrap();
     assert_eq!(turn.claimed.iter().map(|task| task.id).collect::<Vec<_>>(), [fine]);
+    assert_eq!(cell.status(id).await, (Status::Expired, Some(Reason::DeadlineTooShort)));
+    cell.assert_sound().await;
+}
+
+#[tokio::test]
+async fn a_task_whose_time_is_all_kept_back_for_its_answer_is_not_started() {
+    let cell = Cell::new().await;
+    let mut submission = cell.submission();
+    submission.min_useful_ms = 0;
+    submission.timing = Timing { timeout_ms: Some(2_000), ..Timing::default() };
+    let id = cell.add(submission).await;
+    let kinds = vec![(kind("echo"), Default::default())];
+    // As long as the task has in all, so that whatever is left now is not more.
+    let (lease, settle_reserve) = (Duration::from_secs(15), Duration::from_secs(2));
+    let spec = tidegate_store::SessionSpec { worker: "w".into(), kinds, slots: 1, lease, settle_reserve };
+    let session = cell.store.open_session(spec).await.unwrap();
+    assert_eq!(session.turn(&[], 1).await.unwrap().claimed, []);
     assert_eq!(cell.status(id).await, (Status::Expired, Some(Reason::DeadlineTooShort)));
     cell.assert_sound().await;
 }

@@ -6,6 +6,8 @@ mod admission;
 mod breaking;
 mod cancelling;
 mod children;
+mod door;
+mod door_bounds;
 mod groups;
 mod inspecting;
 mod keeping;
@@ -70,7 +72,8 @@ impl Cell {
 
     async fn session_with(&self, slots: u32, lease: Duration) -> Session {
         let kinds = vec![(kind("echo"), Default::default())];
-        self.store.open_session(SessionSpec { worker: "w1".into(), kinds, slots, lease }).await.unwrap()
+        let settle_reserve = Duration::from_millis(50);
+        self.store.open_session(SessionSpec { worker: "w1".into(), kinds, slots, lease, settle_reserve }).await.unwrap()
     }
 
     /// Claims one task that is expected to be there.
