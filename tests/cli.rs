@@ -54,12 +54,13 @@ async fn the_exit_code_tells_what_became_of_it() {
     let full = || answer("503 Service Unavailable", &[], &problem(503, "queue_full", &rejected));
     let invalid = || answer("422 Unprocessable Content", &[], &problem(422, "invalid_value", ""));
     let unknown = || answer("404 Not Found", &[], &problem(404, "not_found", ""));
+    let reached = || answer("200 OK", &[], r#"{"cancelled":2,"requested":1}"#);
     let ended = || answer("409 Conflict", &[], &problem(409, "already_ended", ""));
     for (behaviours, arguments, code) in [
         (vec![accepted("QUEUED")], vec!["submit", "echo"], 0),
         (vec![accepted("QUEUED"), read("RUNNING"), read("COMPLETED")], vec!["submit", "echo", "--wait"], 0),
         (vec![accepted("QUEUED"), read("FAILED")], vec!["submit", "echo", "--wait", "{}"], 1),
-        (vec![accepted("QUEUED"), read("RUNNING")], vec!["submit", "echo", "--wait", "0"], 1),
+        (vec![accepted("QUEUED"), read("RUNNING")], vec!["submit", "echo", "--wait", "0"], 0),
         (vec![full()], vec!["submit", "echo"], 3),
         (vec![invalid()], vec!["submit", "no/name"], 2),
         (vec![], vec!["submit", "echo", "{a: 1}"], 2),
@@ -67,11 +68,19 @@ async fn the_exit_code_tells_what_became_of_it() {
         (vec![Behaviour::Close], vec!["submit", "echo"], 4),
         (vec![read("FAILED")], vec!["get", ID], 0),
         (vec![read("FAILED")], vec!["get", ID, "--wait"], 1),
+        (vec![read("RUNNING")], vec!["get", ID, "--wait", "0"], 0),
+        (vec![], vec!["submit", "echo", "--label", "a=1", "--label", "a=2"], 2),
+        (vec![], vec!["list", "--label", "a=1", "--label", "a=1"], 2),
         (vec![unknown()], vec!["get", ID], 1),
         (vec![], vec!["get", "no-id"], 2),
         (vec![read("CANCELLED")], vec!["cancel", ID], 0),
         (vec![ended()], vec!["cancel", ID], 1),
-        (vec![unknown()], vec!["cancel", "--token", "t"], 1),
+        (vec![reached()], vec!["cancel", "--token", "t"], 0),
+        (vec![reached()], vec!["cancel", "--workflow", "w"], 0),
+        (vec![invalid()], vec!["cancel", "--token", ""], 2),
+        (vec![], vec!["cancel"], 2),
+        (vec![], vec!["cancel", "--token", "t", "--workflow", "w"], 2),
+        (vec![], vec!["cancel", ID, "--token", "t"], 2),
         (vec![], vec!["--config", "/nonexistent.toml", "config"], 64),
     ] {
         let (output, _fake) = run(behaviours, &arguments).await;
@@ -80,6 +89,18 @@ async fn the_exit_code_tells_what_became_of_it() {
     }
     let output = command("http://127.0.0.1:1", &["get", ID]).output().await.unwrap();
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+}
+
+#[tokio::test]
+async fn who_waited_in_vain_is_told_that_it_goes_on() {
+    for arguments in [&["get", ID, "--wait", "0", "--json"][..], &["submit", "echo", "--wait", "0", "--json"]] {
+        let running = || answer("200 OK", &[], &task("RUNNING", "null"));
+        let (output, _fake) = run(vec![running(), running()], arguments).await;
+        let said =
+            format!("tidegate: task {ID} has not ended yet (RUNNING); wait for it with: tidegate get {ID} --wait");
+        assert_eq!((output.status.code(), stderr(&output).trim_end()), (Some(0), &*said));
+        assert!(stdout(&output).starts_with('{'));
+    }
 }
 
 #[tokio::test]

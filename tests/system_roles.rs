@@ -99,10 +99,15 @@ async fn what_cannot_start_says_why_and_with_which_code() {
 #[tokio::test]
 async fn migrating_twice_is_harmless_and_the_doctor_sees_it() {
     let database = TestDb::new().await;
+    let mut answers = Vec::new();
     for _ in 0..2 {
-        let output = tidegate(&["migrate", "--database-url", database.url()]).await;
+        let output = tidegate(&["migrate", "--json", "--database-url", database.url()]).await;
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        answers.push(stdout(&output));
     }
+    let applied = |answer: &Value| answer["applied"].as_array().unwrap().clone();
+    assert_eq!(applied(&answers[0]).last(), Some(&answers[0]["version"]), "{answers:?}");
+    assert_eq!((applied(&answers[1]).len(), &answers[1]["version"]), (0, &answers[0]["version"]));
     let output = tidegate(&["doctor", "--json", "--url", "http://127.0.0.1:1", "--database-url", database.url()]).await;
     let findings = stdout(&output);
     let verdict = |check: &str| {
@@ -164,4 +169,29 @@ async fn limits_are_those_of_the_file_until_an_operator_changes_them_also_after_
     let mut server = serve();
     assert_eq!(server.wait(LIMIT).await.code(), Some(64), "{}", server.output());
     assert!(server.output().contains("limits.default_timeout_ms"), "{}", server.output());
+}
+
+#[tokio::test]
+async fn a_worker_and_a_keeper_on_their_own_can_be_watched_and_stop_without_a_warning() {
+    // An error means that there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let database = TestDb::migrated().await;
+    for name in ["worker", "keeper"] {
+        let mut process = role(database.url(), &[name, "--metrics-listen", "127.0.0.1:0"]);
+        let url = process.wait_for_url(LIMIT).await;
+        let get = async |path: &str| {
+            let answer = reqwest::get(format!("{url}{path}")).await.unwrap();
+            (answer.status().as_u16(), answer.text().await.unwrap())
+        };
+        assert_eq!((get("/livez").await.0, get("/readyz").await.0, get("/v1/tasks").await.0), (200, 200, 404));
+        let known = if name == "worker" { "tidegate_heartbeats_total" } else { "tidegate_keeper_expired_total" };
+        tidegate_testkit::poll_until(LIMIT, known, async || {
+            let (_, text) = get("/metrics").await;
+            (text.contains(known) || text.contains("tidegate_leases_reaped_total")).then_some(())
+        })
+        .await;
+        process.terminate();
+        assert_eq!(process.wait(LIMIT).await.code(), Some(0), "{}", process.output());
+        assert!(!process.output().contains("WARN") && !process.output().contains("ERROR"), "{}", process.output());
+    }
 }

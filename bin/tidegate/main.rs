@@ -64,7 +64,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Serve(arguments) => roles::serve(load(&global)?, &arguments),
         Command::Worker(arguments) => roles::worker(load(&global)?, &arguments),
         Command::Keeper(arguments) => roles::keeper(&load(&global)?, &arguments),
-        Command::Migrate(arguments) => roles::migrate(&load(&global)?, &arguments),
+        Command::Migrate(arguments) => roles::migrate(&load(&global)?, &arguments, &mut output),
         Command::DevPostgres(arguments) => return roles::dev_postgres(&arguments),
     }?;
     Ok(exit.into())

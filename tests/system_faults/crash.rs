@@ -21,7 +21,8 @@ fn up(data_dir: &DataDir, tool: &FakeTool) -> Proc {
     for (key, value) in kind_with_tool("tool", &tool.url("/")) {
         builder = builder.env(&key, value);
     }
-    let slots = RUN.to_string();
+    // A tenth of the slots is kept for critical work.
+    let slots = (RUN + RUN / 10).to_string();
     builder.env("TIDEGATE__WORKER__SLOTS", slots).env("TIDEGATE__WORKER__LEASE_MS", "2000").spawn()
 }
 

@@ -101,7 +101,8 @@ async fn a_healthy_task_of_any_length_is_started_once() {
     let (lease_ms, tasks, task_ms) = short_or_long((1_000, 10, 7_000), (5_000, 20, 60_000));
     let fleet = Fleet::new().await.with_lease(Duration::from_millis(lease_ms));
     let server = fleet.serve().await;
-    let worker = fleet.worker(tasks).await;
+    // A tenth of the slots is kept for critical work.
+    let worker = fleet.worker(tasks + tasks / 8).await;
     let ids = server.caller.add_all((0..tasks).map(|_| sleep(task_ms))).await;
     wait_for_number(fleet.db.url(), RUNNING, i64::from(tasks)).await;
     for id in &ids {

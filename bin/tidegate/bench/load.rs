@@ -91,8 +91,8 @@ impl Cell {
         submission.priority = Priority::new(priority as i64).unwrap_or(Priority::DEFAULT);
         submission.timing.timeout_ms = Some(TIMEOUT_MS);
         match self.door.admit(submission, Instant::now()).await {
-            Ok(Admission::Decided { decision, .. }) if decision.status == Status::Queued => Ok(()),
-            Ok(other) => Err(Failure::Other(format!("a task was not queued: {other:?}"))),
+            Ok(Admission::Decided { decision, .. }) if !decision.status.is_final() => Ok(()),
+            Ok(other) => Err(Failure::Other(format!("a task was not let in: {other:?}"))),
             Err(error) => Err(Failure::other("a task was not admitted", error)),
         }
     }

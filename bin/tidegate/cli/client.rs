@@ -42,7 +42,8 @@ pub(crate) struct SubmitArgs {
     /// The least time that must be left for a start to make sense.
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) min_useful: Option<Duration>,
-    /// Wait until it ends, or so many seconds at most: --wait, --wait 10, --wait 500ms.
+    /// Wait until it ends, or so many seconds at most: --wait, --wait 10, --wait 500ms. One that still runs then is no
+    /// failure.
     #[arg(long, value_name = "SECONDS", require_equals = true)]
     pub(crate) wait: Option<Wait>,
     /// The same key again gives the same task again.
@@ -93,7 +94,8 @@ pub(crate) enum AskedPriority {
 pub(crate) struct GetArgs {
     /// The task.
     pub(crate) id: String,
-    /// Wait until it ends, or so many seconds at most: --wait, --wait 10, --wait 500ms.
+    /// Wait until it ends, or so many seconds at most: --wait, --wait 10, --wait 500ms. One that still runs then is no
+    /// failure.
     #[arg(long, value_name = "SECONDS", require_equals = true)]
     pub(crate) wait: Option<Wait>,
     #[command(flatten)]
@@ -143,7 +145,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct CancelArgs {
     /// The task.
     pub(crate) id: Option<String>,
-    /// All tasks with this cancellation token, and those that arrive with it later.
+    /// All tasks with this cancellation token, and those that arrive with it within a day.
     #[arg(long)]
     pub(crate) token: Option<String>,
     /// All tasks of this workflow.

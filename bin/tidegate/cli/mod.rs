@@ -30,7 +30,7 @@ const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 /// The exit codes, as the help shows them.
 const EXIT_CODES: &str = "\
 Exit codes:
-  0   done
+  0   done; with --wait also where the task has not ended when the time is up
   1   the task ended otherwise, or something went wrong
   2   the command line is wrong
   3   refused by admission

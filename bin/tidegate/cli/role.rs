@@ -57,6 +57,9 @@ pub(crate) struct WorkerArgs {
     /// Tasks that run at once; overrides [worker] slots.
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<u32>,
+    /// Serve /metrics, /livez and /readyz there; overrides [worker] metrics_listen.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics_listen: Option<Listen>,
     #[command(flatten)]
     pub(crate) database: Database,
 }
@@ -64,6 +67,9 @@ pub(crate) struct WorkerArgs {
 /// `keeper`.
 #[derive(Debug, Args)]
 pub(crate) struct KeeperArgs {
+    /// Serve /metrics, /livez and /readyz there; overrides [keeper] metrics_listen.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics_listen: Option<Listen>,
     #[command(flatten)]
     pub(crate) database: Database,
 }

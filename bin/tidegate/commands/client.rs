@@ -40,6 +40,16 @@ pub(crate) fn task_id(text: &str) -> Result<TaskId, Failure> {
     text.parse().map_err(|_| Failure::Usage(format!("{text:?} is not the id of a task")))
 }
 
+/// Refuses a label that was given twice: which of the two is meant nobody can know.
+pub(crate) fn check_labels(labels: &[(String, String)]) -> Result<(), Failure> {
+    for (at, (name, _)) in labels.iter().enumerate() {
+        if labels[..at].iter().any(|(before, _)| before == name) {
+            return Err(Failure::Usage(format!("the label {name:?} is given twice; give each once")));
+        }
+    }
+    Ok(())
+}
+
 /// With `--json`, what the server said against it is an answer too.
 pub(crate) fn show_problem(error: Error, output: &mut Output) -> Failure {
     let problem = match &error {

@@ -2,7 +2,7 @@
 
 use super::client::{block_on, connect, show_problem, task_id};
 use super::task_view::show;
-use super::waiting::{exit_of, until_it_ends};
+use super::waiting::{exit_of, tell_if_it_goes_on, until_it_ends};
 use crate::cli::{GetArgs, Global};
 use crate::exit::{Exit, Failure};
 use crate::terminal::Output;
@@ -19,6 +19,10 @@ pub(crate) fn run(global: &Global, arguments: &GetArgs, output: &mut Output) -> 
         let task = answer.map_err(|error| show_problem(error, output))?;
         show(&task, output)?;
         // Only who waited for the end asked how it ended.
-        Ok(if arguments.wait.is_some() { exit_of(&task, true) } else { Exit::Done })
+        if arguments.wait.is_none() {
+            return Ok(Exit::Done);
+        }
+        tell_if_it_goes_on(&task);
+        Ok(exit_of(&task))
     })
 }

@@ -4,7 +4,7 @@ use chrono::Utc;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use tidegate_client::{Task, TaskQuery};
 
-use super::client::{block_on, connect, show_problem};
+use super::client::{block_on, check_labels, connect, show_problem};
 use super::task_view::{duration, status};
 use crate::cli::{Global, ListArgs};
 use crate::exit::{Exit, Failure};
@@ -15,6 +15,7 @@ const FIRST_NUMBER: usize = 4;
 
 /// Prints a page of tasks.
 pub(crate) fn run(global: &Global, arguments: &ListArgs, output: &mut Output) -> Result<Exit, Failure> {
+    check_labels(&arguments.label)?;
     let client = connect(global, &arguments.connection)?;
     let query = query(arguments);
     let page = block_on(async { client.list(&query).await.map_err(|error| show_problem(error, output)) })?;

@@ -5,9 +5,9 @@ use std::io::Read;
 use tidegate_client::NewTask;
 use tidegate_core::json;
 
-use super::client::{block_on, connect, show_problem, task_id};
+use super::client::{block_on, check_labels, connect, show_problem, task_id};
 use super::task_view::show;
-use super::waiting::{exit_of, until_it_ends};
+use super::waiting::{exit_of, tell_if_it_goes_on, until_it_ends};
 use crate::cli::{AskedPriority, Global, SubmitArgs};
 use crate::exit::{Exit, Failure};
 use crate::terminal::Output;
@@ -30,12 +30,16 @@ pub(crate) fn run(global: &Global, arguments: SubmitArgs, output: &mut Output) -
             })?;
         }
         show(&task, output)?;
-        Ok(exit_of(&task, wait.is_some()))
+        if wait.is_some() {
+            tell_if_it_goes_on(&task);
+        }
+        Ok(exit_of(&task))
     })
 }
 
 /// The task that the command line describes.
 fn new_task(arguments: SubmitArgs, stdin: &mut dyn Read) -> Result<NewTask, Failure> {
+    check_labels(&arguments.label)?;
     let mut task = NewTask::new(arguments.kind);
     if let Some(payload) = payload(arguments.payload, stdin)? {
         task = task.payload_json(payload)?;

@@ -40,12 +40,19 @@ fn may_pass(error: &Error) -> bool {
     matches!(error, Error::Unreachable { .. } | Error::NoAnswer { .. } | Error::Refused(_))
 }
 
-/// What a task's status comes to. A task that has not ended is done as far as submitting or reading it goes, but not
-/// where its end was waited for.
-pub(super) fn exit_of(task: &Task, waited: bool) -> Exit {
+/// What a task's status comes to: one that ended otherwise than completed has failed, one that has not ended has not.
+pub(super) fn exit_of(task: &Task) -> Exit {
     match task.status {
         tidegate_client::Status::Completed => Exit::Done,
-        status if status.is_final() || waited => Exit::Failed,
+        status if status.is_final() => Exit::Failed,
         _ => Exit::Done,
+    }
+}
+
+/// Tells who waited in vain that it is not over: the exit code says only that nothing failed.
+pub(super) fn tell_if_it_goes_on(task: &Task) {
+    if !task.status.is_final() {
+        let (id, status) = (task.id, task.status);
+        eprintln!("tidegate: task {id} has not ended yet ({status}); wait for it with: tidegate get {id} --wait");
     }
 }

@@ -88,7 +88,7 @@ impl Layers {
         serde_path_to_error::deserialize(Value::Table(self.merged.clone())).map_err(|error| {
             let path = error.path().to_string();
             let key = if path == "." { String::new() } else { path };
-            ConfigError::from(Problem::new(&key, self.origin(&key), error.inner().message().trim()))
+            ConfigError::from(Problem::new(&key, self.origin(&key), &plain(error.inner().message().trim())))
         })
     }
 
@@ -125,12 +125,26 @@ fn value_of(text: String, existing: Option<&Value>) -> Value {
     }
 }
 
+/// What stood inside of a value that was replaced is gone, and nobody is to blame for it any more.
+fn forget_inside(origins: &mut BTreeMap<String, String>, path: &str) {
+    origins.retain(|inner, _| !inner.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')));
+}
+
+/// A message of the parser in words that need no knowledge of the program.
+fn plain(message: &str) -> String {
+    match message.split_once("expected struct ") {
+        Some((before, _)) => format!("{before}expected a section with keys of its own"),
+        None => message.to_owned(),
+    }
+}
+
 fn merge(into: &mut Table, from: Table, above: &str, origin: &str, origins: &mut BTreeMap<String, String>) {
     for (key, value) in from {
         let path = if above.is_empty() { key.clone() } else { format!("{above}.{key}") };
         match value {
             Value::String(text) if text == UNSET => {
                 into.remove(&key);
+                forget_inside(origins, &path);
                 origins.insert(path, origin.to_owned());
             }
             Value::Table(inner) => {
@@ -146,6 +160,7 @@ fn merge(into: &mut Table, from: Table, above: &str, origin: &str, origins: &mut
             }
             value => {
                 into.insert(key, value);
+                forget_inside(origins, &path);
                 origins.insert(path, origin.to_owned());
             }
         }

@@ -163,6 +163,11 @@ mod tests {
         }
         let error = load("", &[("TIDEGATE__WORKER__SLOTS", "many")]).unwrap_err();
         assert!(error.contains("worker.slots (environment, TIDEGATE__WORKER__SLOTS)"), "{error}");
+        for value in ["4", "many", "[1]"] {
+            let error = load("", &[("TIDEGATE__WORKER", value)]).unwrap_err();
+            assert!(error.contains("worker (environment, TIDEGATE__WORKER): invalid "), "{error}");
+            assert!(error.ends_with("expected a section with keys of its own") && !error.contains("struct"), "{error}");
+        }
     }
 
     #[test]

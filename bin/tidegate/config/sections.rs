@@ -51,6 +51,7 @@ pub(crate) struct Worker {
     pub(crate) stop_grace_ms: u64,
     pub(crate) settle_reserve_ms: u64,
     pub(crate) max_result_bytes: u32,
+    pub(crate) metrics_listen: Option<Listen>,
 }
 
 /// `[keeper]`: the upkeep.
@@ -61,6 +62,7 @@ pub(crate) struct Keeper {
     pub(crate) reap_interval_ms: u64,
     pub(crate) audit_interval_ms: u64,
     pub(crate) prune_interval_ms: u64,
+    pub(crate) metrics_listen: Option<Listen>,
 }
 
 /// `[retention]`: how long what has ended is kept.

@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::database::failed;
+use super::shutdown::Shutdown;
 use crate::config::{Config, Listen, Problem, ms};
 use crate::exit::Failure;
 
@@ -64,12 +65,14 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// Serves on a listener.
+    /// Serves on a listener. Where the server ends by itself, everything else is told to stop: without it the process is
+    /// of no use, and [`Api::stop`] says what happened.
     pub(super) fn start(
         config: &Config,
         store: &Store,
         listener: TcpListener,
         prometheus: PrometheusHandle,
+        shutdown: &Shutdown,
     ) -> Result<Self, Failure> {
         let opened = |error| failed("the door could not be opened", &error);
         let door = Admitter::start(store, admitter_options(config)).map_err(opened)?;
@@ -78,7 +81,12 @@ impl Api {
         tidegate_api::describe_metrics();
         let state = AppState::new(Arc::new(backend), settings(config), Some(prometheus));
         let stop = CancellationToken::new();
-        let served = tokio::spawn(tidegate_api::serve(listener, state.clone(), stop.clone()));
+        let serving = tidegate_api::serve(listener, state.clone(), stop.clone());
+        let gone = shutdown.stop.clone().drop_guard();
+        let served = tokio::spawn(async move {
+            let _gone = gone;
+            serving.await
+        });
         Ok(Self { state, door, stop, served })
     }
 

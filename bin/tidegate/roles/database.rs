@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::time::{Duration, Instant};
 
 use tidegate_core::backoff::{BackoffPolicy, delay_ms};
-use tidegate_store::{SchemaState, StoreError, migrate, schema_state};
+use tidegate_store::{Migrated, SchemaState, StoreError, migrate, schema_state};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::Database;
@@ -45,9 +45,21 @@ pub(super) async fn prepare(url: &str, stop: &CancellationToken) -> Result<(), F
         }
         SchemaState::Empty | SchemaState::Behind => {
             tracing::info!("migrating");
-            migrate(url).await.map_err(|error| failed("the database could not be migrated", &error))
+            migrate_now(url).await.map(drop)
         }
     }
+}
+
+/// The same for whoever wants to know what was done: waits for the database, and migrates whatever is missing.
+pub(super) async fn bring_up(url: &str, stop: &CancellationToken) -> Result<Migrated, Failure> {
+    if look(url, stop).await? == SchemaState::Ahead {
+        tracing::warn!("a newer version has migrated this database");
+    }
+    migrate_now(url).await
+}
+
+async fn migrate_now(url: &str) -> Result<Migrated, Failure> {
+    migrate(url).await.map_err(|error| failed("the database could not be migrated", &error))
 }
 
 async fn look(url: &str, stop: &CancellationToken) -> Result<SchemaState, Failure> {

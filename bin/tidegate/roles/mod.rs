@@ -5,17 +5,21 @@ mod banner;
 mod database;
 mod metrics;
 mod own_postgres;
+mod probes;
 mod runtime;
 mod shutdown;
 mod up;
 
 use std::process::ExitCode;
 
-use tidegate_store::Store;
+use tidegate_store::{Migrated, Store};
+use tokio_util::sync::CancellationToken;
 
 use crate::cli::{Database, DevPostgresArgs, KeeperArgs, MigrateArgs, ServeArgs, WorkerArgs};
 use crate::config::{Config, refuse_open_to_all};
 use crate::exit::{Exit, Failure};
+use crate::terminal::Output;
+use probes::ProbePort;
 
 pub(crate) use database::named as named_database;
 pub(crate) use shutdown::{Shutdown, on_signal};
@@ -33,25 +37,36 @@ pub(crate) fn serve(mut config: Config, arguments: &ServeArgs) -> Result<Exit, F
         let address = assemble::address(&listener)?;
         let store = open(&config, &arguments.database, &shutdown).await?;
         assemble::seed(&config, &store).await?;
-        let api = assemble::Api::start(&config, &store, listener, prometheus)?;
+        let api = assemble::Api::start(&config, &store, listener, prometheus, &shutdown)?;
         tracing::info!(url = %format!("http://{address}"), "serving");
         if arguments.no_keeper {
             shutdown.stop.cancelled().await;
         } else {
             assemble::keep(&config, &store, shutdown.stop.clone()).await;
         }
-        api.stop().await?;
-        Ok(Exit::Done)
+        let stopped = api.stop().await;
+        store.close().await;
+        stopped.map(|()| Exit::Done)
     })
 }
 
 /// The worker.
 pub(crate) fn worker(mut config: Config, arguments: &WorkerArgs) -> Result<Exit, Failure> {
     config.worker.slots = arguments.slots.unwrap_or(config.worker.slots);
+    config.worker.metrics_listen = arguments.metrics_listen.or(config.worker.metrics_listen);
     database::required(&config, &arguments.database)?;
     runtime::run(&config, "worker", async |shutdown| {
+        let port = ProbePort::bind(config.worker.metrics_listen).await?;
         let store = open(&config, &arguments.database, &shutdown).await?;
-        let drained = assemble::worker(&config, &store)?.run(shutdown.stop).await;
+        let worker = assemble::worker(&config, &store)?;
+        // Probes are answered until it has drained.
+        let end = CancellationToken::new();
+        if let Some(port) = port {
+            port.serve(&store, shutdown.stop.clone(), end.clone())?;
+        }
+        let drained = worker.run(shutdown.stop).await;
+        end.cancel();
+        store.close().await;
         Ok(if drained.left.is_empty() { Exit::Done } else { Exit::Failed })
     })
 }
@@ -60,9 +75,14 @@ pub(crate) fn worker(mut config: Config, arguments: &WorkerArgs) -> Result<Exit,
 pub(crate) fn keeper(config: &Config, arguments: &KeeperArgs) -> Result<Exit, Failure> {
     database::required(config, &arguments.database)?;
     runtime::run(config, "keeper", async |shutdown| {
+        let port = ProbePort::bind(arguments.metrics_listen.or(config.keeper.metrics_listen)).await?;
         let store = open(config, &arguments.database, &shutdown).await?;
+        if let Some(port) = port {
+            port.serve(&store, shutdown.stop.clone(), shutdown.stop.clone())?;
+        }
         tracing::info!("keeping");
         assemble::keep(config, &store, shutdown.stop).await;
+        store.close().await;
         Ok(Exit::Done)
     })
 }
@@ -76,12 +96,17 @@ async fn open(config: &Config, database: &Database, shutdown: &Shutdown) -> Resu
 }
 
 /// The schema.
-pub(crate) fn migrate(config: &Config, arguments: &MigrateArgs) -> Result<Exit, Failure> {
+pub(crate) fn migrate(config: &Config, arguments: &MigrateArgs, output: &mut Output) -> Result<Exit, Failure> {
     let url = database::required(config, &arguments.database)?;
     let direct = config.store.direct_url.as_ref().unwrap_or(url);
     runtime::run(config, "migrate", async |shutdown| {
-        database::prepare(direct.reveal(), &shutdown.stop).await?;
+        let Migrated { applied, version } = database::bring_up(direct.reveal(), &shutdown.stop).await?;
         tracing::info!("the database is up to date");
+        if output.wants_json() {
+            output.json_line(&serde_json::json!({"applied": applied, "version": version}).to_string())?;
+        } else {
+            output.line(&format!("{} applied, the database is at version {version}", applied.len()))?;
+        }
         Ok(Exit::Done)
     })
 }

@@ -48,6 +48,8 @@ impl OwnPostgres {
 
 /// Starts the server again where it died, until it is to stop. One that cannot be started ends the program.
 async fn watch(mut postgres: LocalPostgres, stop: CancellationToken, shutdown: Shutdown) -> Result<(), Failure> {
+    // However the watch ends, nothing goes on unwatched.
+    let _gone = shutdown.stop.clone().drop_guard();
     while stop.run_until_cancelled(tokio::time::sleep(WATCH)).await.is_some() {
         let (returned, revived) = blocking(move || {
             let revived = postgres.revive();
@@ -61,10 +63,7 @@ async fn watch(mut postgres: LocalPostgres, stop: CancellationToken, shutdown: S
                 shutdown.takes_along(postgres.pid());
                 tracing::error!(log = %postgres.log_path().display(), "Postgres had died and was started again");
             }
-            Err(error) => {
-                shutdown.stop.cancel();
-                return Err(error.into());
-            }
+            Err(error) => return Err(error.into()),
         }
     }
     let stopped = blocking(move || postgres.stop()).await?;

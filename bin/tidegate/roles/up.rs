@@ -71,7 +71,7 @@ async fn live(
     let store = assemble::store(config, home.url, home.direct_url)?;
     assemble::seed(config, &store).await?;
     let worker = assemble::worker(config, &store)?;
-    let api = assemble::Api::start(config, &store, listener, prometheus)?;
+    let api = assemble::Api::start(config, &store, listener, prometheus, shutdown)?;
     Banner { address, data: home.data.clone(), postgres: home.postgres }.show(output)?;
     let draining = async {
         shutdown.stop.cancelled().await;
@@ -87,7 +87,9 @@ async fn live(
     };
     let keeping = assemble::keep(config, &store, upkeep.clone());
     tokio::join!(draining, working, keeping);
-    api.stop().await
+    let stopped = api.stop().await;
+    store.close().await;
+    stopped
 }
 
 fn whole(path: &Path) -> String {

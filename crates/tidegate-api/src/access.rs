@@ -98,7 +98,7 @@ fn told_once<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, 
 }
 
 /// Divides `host[:port]`. A port that is no number stays part of the host, which then is no loopback name.
-fn host_and_port(authority: &str) -> (&str, Option<u16>) {
+pub(crate) fn host_and_port(authority: &str) -> (&str, Option<u16>) {
     match authority.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => match port.parse() {
             Ok(number) if port.bytes().all(|b| b.is_ascii_digit()) => (host, Some(number)),
@@ -109,7 +109,7 @@ fn host_and_port(authority: &str) -> (&str, Option<u16>) {
 }
 
 /// `localhost`, an address of 127.0.0.0/8, or `[::1]`. Names that merely resolve there could be anybody's.
-fn is_loopback_name(host: &str) -> bool {
+pub(crate) fn is_loopback_name(host: &str) -> bool {
     if let Some(literal) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         return literal.parse::<Ipv6Addr>().is_ok_and(|ip| IpAddr::V6(ip).to_canonical().is_loopback());
     }

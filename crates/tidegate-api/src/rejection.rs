@@ -20,6 +20,23 @@ pub(crate) struct Rejection(Box<Problem<'static>>, Option<Box<Quota>>);
 /// The least and most of a `retry_after_ms`: callers who were refused together should not come back together.
 const RETRY_AFTER_MS: std::ops::RangeInclusive<u64> = 1_000..=4_000;
 
+/// Most characters of a caller's own words that an answer repeats.
+const MAX_SHOWN: usize = 200;
+/// Most characters of a detail, whatever went into it.
+const MAX_DETAIL: usize = 1_000;
+
+/// As much of what a caller sent as fits a sentence; an ellipsis marks what was cut.
+pub(crate) fn shown(text: &str) -> Cow<'_, str> {
+    cut(text, MAX_SHOWN)
+}
+
+fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+        None => Cow::Borrowed(text),
+    }
+}
+
 impl Rejection {
     fn new(reason: &'static str, status: u16, detail: Option<Cow<'static, str>>) -> Self {
         let page = error_pages::page(reason);
@@ -43,7 +60,11 @@ impl Rejection {
 
     /// Something is wrong with the request itself.
     pub(crate) fn fault(fault: Fault, detail: impl Into<Cow<'static, str>>) -> Self {
-        let rejection = Self::new(fault.as_str(), fault.status(), Some(detail.into()));
+        let detail = match detail.into() {
+            Cow::Owned(detail) => Cow::Owned(cut(&detail, MAX_DETAIL).into_owned()),
+            borrowed => borrowed,
+        };
+        let rejection = Self::new(fault.as_str(), fault.status(), Some(detail));
         match fault {
             Fault::IngestFull | Fault::KeyInFlight => rejection.retry_later(),
             _ => rejection,
@@ -88,7 +109,7 @@ impl Rejection {
 
     /// A value in the body is wrong.
     pub(crate) fn at_pointer(mut self, pointer: String) -> Self {
-        self.0.pointer = Some(pointer.into());
+        self.0.pointer = Some(shown(&pointer).into_owned().into());
         self
     }
 
@@ -100,7 +121,7 @@ impl Rejection {
 
     /// A query parameter is wrong.
     pub(crate) fn at_parameter(mut self, name: String) -> Self {
-        self.0.parameter = Some(name.into());
+        self.0.parameter = Some(shown(&name).into_owned().into());
         self
     }
 

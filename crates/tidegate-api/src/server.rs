@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -22,6 +23,7 @@ use hyper_util::server::conn::auto;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
@@ -30,6 +32,7 @@ use crate::access::Peer;
 use crate::metric;
 use crate::routes::router;
 use crate::settings::{App, AppState, Settings};
+use crate::timer::ConnectionTimer;
 use crate::unreadable::Explained;
 
 /// How long to wait after a failed accept: the process is out of file descriptors, and others must finish first.
@@ -103,7 +106,6 @@ fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
-        .timer(TokioTimer::new())
         .header_read_timeout(settings.header_timeout)
         .max_buf_size(usize::try_from(settings.max_header_bytes).unwrap_or(usize::MAX));
     builder
@@ -146,11 +148,14 @@ impl Server {
             self.router.clone().call(request.map(Body::new))
         });
         let io = TokioIo::new(Explained::new(stream, self.app.clone()));
-        let mut connection = pin!(self.builder.serve_connection(io, service));
-        let mut first_request = pin!(tokio::time::sleep(self.settings.first_request_timeout));
-        let mut closing = pin!(self.closing.cancelled());
-        let mut ended = pin!(self.killed.cancelled());
-        let (mut watching, mut serving) = (true, true);
+        let mut builder = self.builder.clone();
+        builder.http1().timer(ConnectionTimer::default());
+        let mut connection = pin!(builder.serve_connection(io, service));
+        // What ends a connection from outside is looked at when it has happened, not whenever the connection moves:
+        // each look takes locks that all connections share.
+        let first_request = Instant::now() + self.settings.first_request_timeout;
+        let mut orders = FuturesUnordered::new();
+        orders.push(self.order(&newcomer, first_request, false));
         loop {
             tokio::select! {
                 biased;
@@ -160,21 +165,41 @@ impl Server {
                     }
                     return;
                 }
-                () = ended.as_mut() => return,
-                () = closing.as_mut(), if serving => {
-                    serving = false;
-                    connection.as_mut().graceful_shutdown();
-                }
-                () = newcomer.make_way.cancelled(), if watching => return,
-                () = first_request.as_mut(), if watching => {
-                    if !newcomer.known.load(Ordering::Relaxed) {
-                        return;
+                Some(order) = orders.next() => match order {
+                    Order::End => return,
+                    Order::Finish => {
+                        connection.as_mut().graceful_shutdown();
+                        orders.push(self.order(&newcomer, first_request, true));
                     }
-                    watching = false;
                 }
             }
         }
     }
+
+    /// Waits for what a connection is told to do. `first_request` is when it must have sent one.
+    async fn order(&self, newcomer: &Newcomer, first_request: Instant, finishing: bool) -> Order {
+        let silent = async {
+            sleep_until(first_request).await;
+            if newcomer.known.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.killed.cancelled() => Order::End,
+            () = self.closing.cancelled(), if !finishing => Order::Finish,
+            () = newcomer.make_way.cancelled() => Order::End,
+            () = silent => Order::End,
+        }
+    }
+}
+
+/// What a connection is told to do from outside.
+enum Order {
+    /// To take no more requests, and to end when it has answered those it has.
+    Finish,
+    /// To end at once.
+    End,
 }
 
 /// Sends small answers at once, and gives up on a peer that is gone or does not read.

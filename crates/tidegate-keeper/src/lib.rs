@@ -1,12 +1,12 @@
-//! Background upkeep: expire what waits too long, reap the leases of dead workers, promote what is due, audit the
-//! counters, and prune what has been kept long enough.
+//! Background upkeep: expire what waits too long, reap the leases of dead workers, promote what is due, carry on cancels,
+//! audit the counters, and prune what has been kept long enough.
 //!
 //! Any number of keepers may run at once, in every API process or on their own: each job is a guarded statement under
 //! the cell's row, so two that try the same find nothing left to do. No leader is needed, so none can be lost.
 
 use std::time::Duration;
 
-use tidegate_store::{Due, Retention, SWEEP, Store, StoreError, Swept};
+use tidegate_store::{Due, Retention, SWEEP, Store, StoreError, Swept, supervise};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -52,11 +52,21 @@ const AFTER_ERROR: Duration = Duration::from_secs(1);
 /// Keeps a cell until `shutdown`. Errors are logged and tried again: a keeper never ends by itself.
 pub async fn keep(store: Store, options: KeeperOptions, shutdown: CancellationToken) {
     let tracker = TaskTracker::new();
-    let sweeper = Sweeper { store: store.clone(), options: options.clone() };
-    tracker.spawn(shutdown.clone().run_until_cancelled_owned(sweeper.run()));
-    tracker.spawn(shutdown.clone().run_until_cancelled_owned(reap(store.clone(), options.clone())));
-    tracker.spawn(shutdown.clone().run_until_cancelled_owned(audit(store.clone(), options.clone())));
-    tracker.spawn(shutdown.run_until_cancelled_owned(prune(store, options)));
+    // One that panics is begun again: what it left half-way was rolled back.
+    macro_rules! job {
+        ($name:literal, |$store:ident, $options:ident| $job:expr) => {{
+            let ($store, $options) = (store.clone(), options.clone());
+            tracker.spawn(supervise($name, shutdown.clone(), move || {
+                let ($store, $options) = ($store.clone(), $options.clone());
+                $job
+            }));
+        }};
+    }
+    job!("sweep", |store, options| Sweeper { store, options }.run());
+    job!("reap", |store, options| reap(store, options));
+    job!("cancel", |store, options| cancel(store, options));
+    job!("audit", |store, options| audit(store, options));
+    job!("prune", |store, options| prune(store, options));
     tracker.close();
     tracker.wait().await;
 }
@@ -139,6 +149,28 @@ async fn reap(store: Store, options: KeeperOptions) {
             Err(error) => failed("reap", &error),
         }
         sleep(options.reap_interval).await;
+    }
+}
+
+/// Carries on cancels that a process left half done: the children of what was cancelled, and groups.
+async fn cancel(store: Store, options: KeeperOptions) {
+    loop {
+        let carried_on = async {
+            let children = store.cancel_children().await?;
+            let group = store.cancel_abandoned_group().await?;
+            Ok::<_, StoreError>((children, group))
+        };
+        match carried_on.await {
+            Ok((children, group)) => {
+                let reached = children.unwrap_or_default() as u64 + group.unwrap_or_default();
+                metrics::counter!("tidegate_keeper_cancelled_total").increment(reached);
+                if reached > 0 {
+                    continue;
+                }
+            }
+            Err(error) => failed("cancel", &error),
+        }
+        sleep(options.sweep_interval).await;
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::background::supervise;
 use crate::connection::{Connections, call};
 use crate::door::Door;
 use crate::error::{AdmitError, StoreError};
@@ -58,8 +59,10 @@ pub struct Admitter {
     closing: CancellationToken,
 }
 
+/// A submission at the door.
 pub(crate) struct Item {
-    pub(crate) submission: Submission,
+    /// Boxed, since it is handed on several times.
+    pub(crate) submission: Box<Submission>,
     pub(crate) arrived: Instant,
     /// When it came to the door, with all of its body: the door's time-out counts from here.
     pub(crate) came: Instant,
@@ -110,8 +113,9 @@ impl Admitter {
         let (memory, pace) = (Memory::default(), PaceWindow::default());
         let connections = Connections::new(store.options(), 1)?;
         let door = Door::new(store.inner(), connections, refusals.clone(), memory.clone(), pace.clone(), options);
-        let watched = watch(store.inner(), memory.clone(), pace);
-        tokio::spawn(closing.clone().run_until_cancelled_owned(watched));
+        let (inner, seen) = (store.inner(), memory.clone());
+        let watched = move || watch(inner.clone(), seen.clone(), pace.clone());
+        tokio::spawn(supervise("watch of the door", closing.clone(), watched));
         let sender = gather_on_thread("tidegate-door", limits, door, closing.clone())
             .map_err(|error| StoreError::Unavailable(Some(error.into())))?;
         Ok(Self { sender, refusals, store: store.inner(), memory, closing })
@@ -155,6 +159,7 @@ impl Admitter {
         let (reply, mut answer) = oneshot::channel();
         let taken = Arc::new(AtomicBool::new(false));
         let came = Instant::now();
+        let submission = Box::new(submission);
         let item = Item { submission, arrived, came, taken: taken.clone(), parked: false, reply };
         self.sender.try_send(item).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => AdmitError::Overloaded,

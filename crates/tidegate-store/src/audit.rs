@@ -32,7 +32,7 @@ pub struct Drift {
 impl Store {
     /// Numbers for metrics and health.
     pub async fn gauges(&self) -> Result<Gauges, StoreError> {
-        let rows = self.read(sqlx::query(GAUGES)).await?;
+        let rows = self.ask(|| sqlx::query(GAUGES)).await?;
         let row = rows.first().ok_or_else(|| StoreError::Schema("no gauges".into()))?;
         let mut classes = Vec::new();
         for class in Class::ALL {

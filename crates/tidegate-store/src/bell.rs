@@ -4,17 +4,20 @@
 //! process a ring is a counter that is watched; to other processes it is a NOTIFY, sent on a connection of its own,
 //! outside every transaction that writes, at most once in [`RING_EVERY`] for each bell, and only where someone waits.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use sqlx::AssertSqlSafe;
+use sqlx::PgPool;
 use sqlx::postgres::{PgConnection, PgListener, PgPoolOptions};
 use sqlx::{ConnectOptions, Executor};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use crate::background::supervise;
 use crate::connection::connect_options;
 use crate::error::StoreError;
 
@@ -60,18 +63,32 @@ pub(crate) struct Bells {
 
 impl Bells {
     /// Hangs the bells and starts listening for those of other processes, until `closed`.
-    pub(crate) fn hang(direct_url: &str, closed: CancellationToken) -> Result<Arc<Self>, StoreError> {
+    pub(crate) fn hang(
+        direct_url: &str,
+        closed: &CancellationToken,
+        tasks: &TaskTracker,
+    ) -> Result<Arc<Self>, StoreError> {
         let options = connect_options(direct_url)?;
         let bells =
             Arc::new(Self { rung: std::array::from_fn(|_| watch::Sender::new(0)), outside: Default::default() });
-        tokio::spawn({
+        tasks.spawn({
             let (bells, options, closed) = (bells.clone(), options.clone(), closed.clone());
-            async move { closed.run_until_cancelled(listen(&bells, options)).await }
+            async move {
+                let pool = Mutex::new(None);
+                supervise("doorbell listener", closed, || listen(&bells, options.clone(), &pool)).await;
+                let pool: Option<PgPool> = pool.into_inner().unwrap_or_else(PoisonError::into_inner);
+                if let Some(pool) = pool {
+                    // A connection that went back to an open pool would be tried once more, with nobody there to answer.
+                    pool.close().await;
+                }
+            }
         });
         for topic in Topic::OUTSIDE {
             let asked = bells.outside[topic as usize].clone();
             let (options, closed) = (options.clone(), closed.clone());
-            tokio::spawn(async move { closed.run_until_cancelled(ring_outside(topic, &asked, options)).await });
+            tasks.spawn(async move {
+                supervise("doorbell", closed, || ring_outside(topic, &asked, options.clone())).await;
+            });
         }
         Ok(bells)
     }
@@ -118,7 +135,7 @@ async fn ring_outside(topic: Topic, asked: &Notify, options: sqlx::postgres::PgC
 
 /// Passes on the rings of other processes. After any loss of the connection everyone is rung once, since rings may
 /// have been missed.
-async fn listen(bells: &Bells, options: sqlx::postgres::PgConnectOptions) {
+async fn listen(bells: &Bells, options: sqlx::postgres::PgConnectOptions, kept: &Mutex<Option<PgPool>>) {
     let mut pause = RECONNECT.0;
     loop {
         let heard = async {
@@ -128,6 +145,7 @@ async fn listen(bells: &Bells, options: sqlx::postgres::PgConnectOptions) {
                 .idle_timeout(None)
                 .connect_with(options.clone())
                 .await?;
+            *kept.lock().unwrap_or_else(PoisonError::into_inner) = Some(pool.clone());
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.listen_all(Topic::OUTSIDE.map(Topic::channel)).await?;
             Topic::OUTSIDE.into_iter().for_each(|topic| bells.ring(topic, false));

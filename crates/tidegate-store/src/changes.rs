@@ -5,18 +5,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sqlx::Row;
-use sqlx::postgres::PgRow;
 use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::kind_policy::Effects;
-use tidegate_core::settlement::{Ending, Running, Settlement, settle};
+use tidegate_core::settlement::{Ending, Settlement, settle};
 use tidegate_core::submission::Cost;
 use tidegate_core::{EpochMs, Lane, Reason, Status, TaskId};
 use uuid::Uuid;
 
+use crate::children;
 use crate::connection::Tx;
 use crate::directory::FlowKey;
 use crate::error::StoreError;
 use crate::ledger::{Holding, Ledger, Rings};
+pub(crate) use crate::released::{Released, holding_at, holding_of};
 use crate::store::StoreInner;
 use crate::types::{Settled, TaskError};
 
@@ -34,75 +35,6 @@ const REQUEST: &str = "WITH d AS MATERIALIZED (SELECT * FROM unnest($1::uuid[], 
         SELECT task_id, session_id, reason, $5 FROM d ON CONFLICT DO NOTHING) \
     UPDATE tidegate.task t SET cancel_requested_ms = coalesce(t.cancel_requested_ms, $5), detail = coalesce(t.detail, d.detail) \
     FROM d WHERE t.id = d.task_id AND t.status IS NULL";
-
-/// A lease that was taken away, and what is known of the attempt it was for.
-#[derive(Debug, Clone)]
-pub(crate) struct Released {
-    pub(crate) id: TaskId,
-    pub(crate) flow: i64,
-    session: Uuid,
-    rank: i64,
-    running: Running,
-    deliveries: i32,
-    holding: Holding,
-    delivered_ms: Option<EpochMs>,
-    worker: Option<String>,
-}
-
-impl Released {
-    /// Reads a row of `release.sql` or `reap.sql`, by place: the first is the database's clock.
-    pub(crate) fn from_row(row: &PgRow) -> Result<Self, StoreError> {
-        let attempt_timeout_ms: Option<i64> = row.try_get(7)?;
-        let cancel: Option<&str> = row.try_get(16)?;
-        let running = Running {
-            failures: row.try_get::<i16, _>(12)? as u16,
-            losses: row.try_get::<i16, _>(13)? as u16,
-            max_attempts: row.try_get::<i16, _>(14)? as u16,
-            deadline: row.try_get(5)?,
-            started: row.try_get(4)?,
-            min_useful_ms: row.try_get::<i64, _>(6)? as u64,
-            attempt_timeout_ms: attempt_timeout_ms.map(|ms| ms as u64),
-            effects: Effects::from_code(row.try_get(15)?).unwrap_or_default(),
-            cancel: cancel.map(|reason| Reason::parse(reason).unwrap_or(Reason::CancelRequested)),
-        };
-        Ok(Self {
-            id: TaskId(row.try_get(1)?),
-            flow: row.try_get(2)?,
-            rank: row.try_get(3)?,
-            running,
-            deliveries: row.try_get(11)?,
-            holding: holding_at(row, 8)?,
-            delivered_ms: row.try_get(17)?,
-            worker: row.try_get(18)?,
-            session: row.try_get(19)?,
-        })
-    }
-}
-
-impl Released {
-    /// When the attempt started.
-    pub(crate) fn started(&self) -> EpochMs {
-        self.running.started
-    }
-
-    /// The tokens that it reserves.
-    pub(crate) fn tokens(&self) -> i64 {
-        self.holding.tokens
-    }
-}
-
-/// What a row holds against the limits.
-pub(crate) fn holding_of(row: &PgRow) -> Result<Holding, StoreError> {
-    let bytes: i32 = row.try_get("bytes")?;
-    Ok(Holding { tokens: row.try_get("tokens")?, usd_micros: row.try_get("usd_micros")?, bytes: i64::from(bytes) })
-}
-
-/// The same where its three columns are next to each other, from this one on: names cost more than values where there
-/// are many rows.
-pub(crate) fn holding_at(row: &PgRow, first: usize) -> Result<Holding, StoreError> {
-    let bytes: i32 = row.try_get(first + 2)?;
-    Ok(Holding { tokens: row.try_get(first)?, usd_micros: row.try_get(first + 1)?, bytes: i64::from(bytes) })
-}
 
 /// What an attempt left behind.
 #[derive(Debug, Clone, Default)]
@@ -182,6 +114,8 @@ pub(crate) struct Changes {
     readmitted: Vec<(Place, i64, bool)>,
     requests: Vec<(Uuid, Uuid, Reason, Option<String>)>,
     settled_cancels: Vec<Uuid>,
+    /// Tasks that are cancelled, or asked to stop, and may have started others.
+    stopped: Vec<Uuid>,
 }
 
 impl Changes {
@@ -267,6 +201,9 @@ impl Changes {
         leavings: Leavings,
     ) {
         self.ledger.transition(key, released.id, Some(Status::Running), status, reason, released.holding);
+        if status == Status::Cancelled {
+            self.stops(released.id);
+        }
         let running = &released.running;
         let failed = matches!(ending, Ending::Failed { .. } | Ending::AttemptTimedOut);
         let lost = matches!(ending, Ending::Lost);
@@ -396,6 +333,12 @@ impl Changes {
     /// A cancel is asked of a running task.
     pub(crate) fn request_cancel(&mut self, id: TaskId, session: Uuid, reason: Reason, detail: Option<String>) {
         self.requests.push((id.0, session, reason, detail));
+        self.stops(id);
+    }
+
+    /// A task that ran, and so may have started others, is cancelled or asked to stop.
+    pub(crate) fn stops(&mut self, id: TaskId) {
+        self.stopped.push(id.0);
     }
 
     /// Writes everything. Returns whom to ring after the commit.
@@ -405,7 +348,7 @@ impl Changes {
                 if self.is_plain() { self.bind_plain(now, store.process) } else { self.bind_hot(now, store.process) };
             tx.call(|conn| query.fetch_one(conn)).await?
         };
-        let rings = self.ledger.close(&row, tx).await?;
+        let mut rings = self.ledger.close(&row, tx).await?;
         let (ended, unready, leased): (i64, i64, i64) =
             (row.try_get("ended")?, row.try_get("unready")?, row.try_get("leased")?);
         if unready != self.unready.len() as i64 || leased != self.starts.len() as i64 {
@@ -418,6 +361,9 @@ impl Changes {
                 .increment((self.ends.len() as i64 - ended).unsigned_abs());
         }
         self.write_rare(store, tx, now).await?;
+        if !self.stopped.is_empty() {
+            rings.parents = children::mark(self.stopped, tx).await?;
+        }
         Ok(rings)
     }
 

@@ -56,6 +56,9 @@ impl StoreOptions {
     }
 }
 
+/// A statement and its values.
+pub(crate) type PgQuery = sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
 /// A bounded set of connections.
 #[derive(Clone)]
 pub(crate) struct Connections {
@@ -151,6 +154,29 @@ impl Connections {
         }
     }
 
+    /// Asks something that changes nothing. A connection that waited may have died meanwhile, which says nothing about the
+    /// database: then it is asked again, once, on a new one.
+    pub(crate) async fn ask(&self, query: impl Fn() -> PgQuery) -> Result<Vec<PgRow>, StoreError> {
+        let call_timeout = self.call_timeout();
+        let mut conn = self.get().await?;
+        let mut rows = call(call_timeout, query().fetch_all(&mut *conn)).await;
+        if conn.reused && matches!(rows, Err(StoreError::Unavailable(Some(_)))) {
+            conn.renew().await?;
+            rows = call(call_timeout, query().fetch_all(&mut *conn)).await;
+        }
+        if rows.is_ok() {
+            conn.release();
+        }
+        rows
+    }
+
+    /// Takes leave of the database on every connection that nobody uses.
+    pub(crate) async fn close_idle(&self) {
+        let idle = std::mem::take(&mut *self.shared.idle());
+        // An error means that it is gone already.
+        futures_util::future::join_all(idle.into_iter().map(|(conn, _)| sqlx::Connection::close(conn))).await;
+    }
+
     /// The longest that any call is waited for.
     pub(crate) fn call_timeout(&self) -> Duration {
         self.shared.settings.call_timeout
@@ -190,6 +216,15 @@ impl Conn {
         if let Some(conn) = self.conn.take() {
             self.shared.idle().push((conn, Instant::now()));
         }
+    }
+
+    /// Replaces it by a new one. Those that waited beside it are likely as dead: they are given up too.
+    async fn renew(&mut self) -> Result<(), StoreError> {
+        self.shared.idle().clear();
+        let connecting = timeout(self.shared.settings.connect_timeout, self.shared.options.connect());
+        self.conn = Some(connecting.await.map_err(|_| StoreError::Unavailable(None))??);
+        self.reused = false;
+        Ok(())
     }
 
     /// Whether it was used before.

@@ -11,6 +11,7 @@ use tidegate_core::policy::Policy;
 use tidegate_core::slots::SlotCaps;
 use tidegate_core::submission::Submission;
 use tidegate_core::{Class, EpochMs, Lane, Reason, Status, TaskId};
+use tokio::runtime::Handle;
 use tokio::time::{timeout, timeout_at};
 
 use crate::admit::{AdmitterOptions, DOOR_TIMEOUT, Item, Memory, jittered};
@@ -44,6 +45,8 @@ pub(crate) struct Door {
     memory: Memory,
     pace: PaceWindow,
     pub(crate) options: AdmitterOptions,
+    /// The runtime in which callers wait.
+    callers: Handle,
     /// Callers that wait for room, first come first.
     waiting: Vec<Item>,
 }
@@ -90,13 +93,17 @@ impl Flush<Item> for Door {
             match self.admit(&mut batch).await {
                 Ok(answers) => {
                     metrics::histogram!("tidegate_admission_seconds").record(started.elapsed().as_secs_f64());
-                    for (item, answer) in batch.into_iter().zip(answers) {
+                    let mut told = Vec::with_capacity(batch.len());
+                    for (mut item, answer) in batch.into_iter().zip(answers) {
                         match answer {
-                            // A caller that left does not undo its task.
-                            Answer::Now(answer) => drop(item.reply.send(Ok(*answer))),
-                            Answer::Wait => self.waiting.push(Item { parked: true, ..item }),
+                            Answer::Now(answer) => told.push((item, answer)),
+                            Answer::Wait => {
+                                item.parked = true;
+                                self.waiting.push(item);
+                            }
                         }
                     }
+                    self.tell(told);
                 }
                 Err(StoreError::Data(error)) if batch.len() == 1 => {
                     tracing::warn!(%error, "the database refused a submission");
@@ -145,6 +152,20 @@ fn take(batch: Vec<Item>) -> Vec<Item> {
 }
 
 impl Door {
+    /// Answers callers where they wait. Each answer that crosses threads takes the lock of their runtime's common queue,
+    /// so the answers of a batch cross once, together, and the door goes on to the next.
+    fn tell(&self, told: Vec<(Item, Box<Admission>)>) {
+        if told.is_empty() {
+            return;
+        }
+        self.callers.spawn(async move {
+            for (item, answer) in told {
+                // A caller that left does not undo its task.
+                drop(item.reply.send(Ok(*answer)));
+            }
+        });
+    }
+
     pub(crate) fn new(
         store: Arc<StoreInner>,
         connections: Connections,
@@ -153,7 +174,8 @@ impl Door {
         pace: PaceWindow,
         options: AdmitterOptions,
     ) -> Self {
-        Self { store, connections, refusals, memory, pace, options, waiting: Vec::new() }
+        let callers = Handle::current();
+        Self { store, connections, refusals, memory, pace, options, callers, waiting: Vec::new() }
     }
 
     async fn admit(&self, batch: &mut [Item]) -> Result<Vec<Answer>, StoreError> {
@@ -188,7 +210,7 @@ impl Door {
     /// Everything but the commit.
     async fn prepare(&self, batch: &mut [Item]) -> Result<Prepared, StoreError> {
         let policy = self.store.policy();
-        let wanted = Wanted::of(batch.iter().map(|item| &item.submission)).with_limited(&policy);
+        let wanted = Wanted::of(batch.iter().map(|item| &*item.submission)).with_limited(&policy);
         // Flows are made before the lock is taken where they are new; mostly they are remembered.
         let keys: std::collections::BTreeSet<FlowKey> =
             batch.iter().map(|item| flow_key(&policy, &item.submission)).collect();

@@ -1,11 +1,15 @@
 //! Gathering: while one batch is committing, what arrives joins the next. No timer: a lone caller waits for nobody,
 //! and the batch grows exactly as fast as the load.
 
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+
+use crate::background::panic_message;
 
 /// How large a batch may grow, and how much may wait for the next.
 #[derive(Debug, Clone, Copy)]
@@ -80,7 +84,7 @@ async fn run<T: Weighted>(
                     item = receiver.recv() => match item { Some(item) => item, None => return },
                     () = closed.cancelled(), if again.is_none() => return,
                     () = sleep(pause), if again.is_some() => {
-                        flush.flush(Vec::new()).await;
+                        flush_unharmed(&mut flush, Vec::new()).await;
                         continue;
                     }
                 }
@@ -89,7 +93,8 @@ async fn run<T: Weighted>(
         // Those that are ready to send at this moment get their turn to do so.
         tokio::task::yield_now().await;
         let mut weight = first.weight();
-        let mut batch = vec![first];
+        let mut batch = Vec::with_capacity(limits.items.min(receiver.len() + 1));
+        batch.push(first);
         while batch.len() < limits.items {
             let Ok(item) = receiver.try_recv() else { break };
             weight += item.weight();
@@ -99,6 +104,52 @@ async fn run<T: Weighted>(
             }
             batch.push(item);
         }
-        flush.flush(batch).await;
+        flush_unharmed(&mut flush, batch).await;
+    }
+}
+
+/// A batch that panics must not take the door with it: its callers hear that nobody knows, the next ones are served.
+async fn flush_unharmed<T>(flush: &mut impl Flush<T>, batch: Vec<T>) {
+    if let Err(panic) = AssertUnwindSafe(flush.flush(batch)).catch_unwind().await {
+        tracing::error!(why = panic_message(&*panic), "a batch broke off");
+        metrics::counter!("tidegate_background_restarts_total", "work" => "batch").increment(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::sync::oneshot;
+
+    struct Asked(bool, oneshot::Sender<()>);
+
+    impl Weighted for Asked {
+        fn weight(&self) -> usize {
+            1
+        }
+    }
+
+    struct Panics;
+
+    impl Flush<Asked> for Panics {
+        async fn flush(&mut self, batch: Vec<Asked>) {
+            for Asked(panics, answer) in batch {
+                assert!(!panics, "on purpose");
+                let _gone = answer.send(());
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_panics_harms_no_later_one() {
+        let limits = GatherLimits { items: 1, weight: 1, waiting: 8 };
+        let sender = gather_on_thread("test", limits, Panics, CancellationToken::new()).unwrap();
+        for panics in [true, false, true, false] {
+            let (answer, heard) = oneshot::channel();
+            sender.try_send(Asked(panics, answer)).unwrap_or_else(|_| panic!("nobody gathers any more"));
+            let heard = tokio::time::timeout(Duration::from_secs(20), heard).await.unwrap();
+            assert_eq!(heard.is_err(), panics);
+        }
     }
 }

@@ -174,7 +174,7 @@ impl Store {
         if let Err(StoreError::Busy(_)) = &written {
             self.inner_ref().directory.forget();
         }
-        let Rings { workers, readers } = written?;
+        let Rings { workers, readers, .. } = written?;
         tx.commit().await?;
         self.inner_ref().bells.ring(Topic::Work, workers);
         self.inner_ref().bells.ring(Topic::Ended, readers);

@@ -115,6 +115,8 @@ pub(crate) struct Rings {
     pub(crate) workers: bool,
     /// A reader of another process waits for an ending.
     pub(crate) readers: bool,
+    /// Tasks that were cancelled have children, which are to be cancelled now.
+    pub(crate) parents: bool,
 }
 
 impl Ledger {
@@ -297,7 +299,7 @@ impl Ledger {
             let sql = include_str!("rotate_flow.sql");
             tx.call(|conn| sqlx::query(sql).bind(flows).bind(ROTATE_AFTER).execute(conn)).await?;
         }
-        Ok(Rings { workers: row.try_get("worker_waits")?, readers: row.try_get("reader_waits")? })
+        Ok(Rings { workers: row.try_get("worker_waits")?, readers: row.try_get("reader_waits")?, parents: false })
     }
 }
 

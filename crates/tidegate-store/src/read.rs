@@ -6,7 +6,7 @@ use tidegate_core::submission::Cost;
 use tidegate_core::{EpochMs, Fence, Kind, PeerName, Reason, Status, TaskId, TenantId};
 use uuid::Uuid;
 
-use crate::connection::call;
+use crate::connection::{PgQuery, call};
 use crate::error::StoreError;
 use crate::ledger::class_of;
 use crate::store::Store;
@@ -50,21 +50,21 @@ const MAX_POSITION: i64 = 1_000;
 impl Store {
     /// A task of a tenant, or the record of a refused submission. Another tenant's task is as unknown as none.
     pub async fn task(&self, tenant: &TenantId, id: TaskId) -> Result<Option<TaskRecord>, StoreError> {
-        if let Some(row) = self.read(sqlx::query(ONE).bind(id.0).bind(tenant.as_str().to_owned())).await?.first() {
+        if let Some(row) = self.ask(|| sqlx::query(ONE).bind(id.0).bind(tenant.as_str().to_owned())).await?.first() {
             let mut task = task_of(row)?;
             if task.status == Status::Queued {
                 task.queue_position = self.position(&task, row.try_get("rank")?).await?;
             }
             return Ok(Some(task));
         }
-        let rows = self.read(sqlx::query(REFUSED).bind(id.0).bind(tenant.as_str().to_owned())).await?;
+        let rows = self.ask(|| sqlx::query(REFUSED).bind(id.0).bind(tenant.as_str().to_owned())).await?;
         rows.first().map(refused_of).transpose()
     }
 
     /// The place of a waiting task among all that wait, from 1; none beyond a thousand.
     async fn position(&self, task: &TaskRecord, rank: i64) -> Result<Option<u32>, StoreError> {
-        let query = sqlx::query(POSITION).bind(task.class.code()).bind(rank).bind(task.id.0).bind(MAX_POSITION);
-        let before: i64 = self.read(query).await?.first().map_or(Ok(0), |row| row.try_get(0))?;
+        let query = || sqlx::query(POSITION).bind(task.class.code()).bind(rank).bind(task.id.0).bind(MAX_POSITION);
+        let before: i64 = self.ask(query).await?.first().map_or(Ok(0), |row| row.try_get(0))?;
         Ok((before < MAX_POSITION).then(|| u32::try_from(before + 1).unwrap_or(1)))
     }
 
@@ -95,7 +95,7 @@ impl Store {
                 .bind(filter.workflow_id.clone())
         };
         let cast = |sql: &'static str| bound(sql).bind(labels.clone());
-        let rows = self.read(cast(PAGE).bind(MAX_EXAMINED).bind(limit).bind(MAX_PAGE_BYTES)).await?;
+        let rows = self.ask(|| cast(PAGE).bind(MAX_EXAMINED).bind(limit).bind(MAX_PAGE_BYTES)).await?;
         let mut tasks = rows.iter().map(task_of).collect::<Result<Vec<_>, _>>()?;
         let mut next = None;
         let matched: i64 = rows.first().map(|row| row.try_get("matched")).transpose()?.unwrap_or(0);
@@ -103,13 +103,15 @@ impl Store {
             // The page is full by its size.
             next = tasks.last().map(|task| task.id);
         } else if (tasks.len() as i64) < limit {
-            let end = sqlx::query(PAGE_END)
-                .bind(tenant.as_str().to_owned())
-                .bind(before)
-                .bind(from)
-                .bind(filter.workflow_id.clone())
-                .bind(MAX_EXAMINED - 1);
-            if let Some(row) = self.read(end).await?.first() {
+            let end = || {
+                sqlx::query(PAGE_END)
+                    .bind(tenant.as_str().to_owned())
+                    .bind(before)
+                    .bind(from)
+                    .bind(filter.workflow_id.clone())
+                    .bind(MAX_EXAMINED - 1)
+            };
+            if let Some(row) = self.ask(end).await?.first() {
                 next = Some(TaskId(row.try_get(0)?));
             }
         }
@@ -117,7 +119,7 @@ impl Store {
             matches!(status, Status::Rejected | Status::Shed | Status::Expired | Status::Cancelled)
         });
         if refusable {
-            let refused = self.read(cast(REFUSED_PAGE).bind(limit)).await?;
+            let refused = self.ask(|| cast(REFUSED_PAGE).bind(limit)).await?;
             for row in &refused {
                 let refused = refused_of(row)?;
                 // What lies beyond the part of the tasks that was looked through belongs to the next page.
@@ -136,18 +138,20 @@ impl Store {
 
     /// The attempts of a tenant's task, oldest first; none for an unknown task.
     pub async fn attempts(&self, tenant: &TenantId, id: TaskId) -> Result<Option<Vec<AttemptRecord>>, StoreError> {
-        let rows = self.read(sqlx::query(ATTEMPTS).bind(id.0).bind(tenant.as_str().to_owned())).await?;
+        let rows = self.ask(|| sqlx::query(ATTEMPTS).bind(id.0).bind(tenant.as_str().to_owned())).await?;
         if rows.is_empty() && self.task(tenant, id).await?.is_none() {
             return Ok(None);
         }
         rows.iter().map(attempt_of).collect::<Result<_, _>>().map(Some)
     }
 
-    /// Runs a query that only reads.
-    pub(crate) async fn read(
-        &self,
-        query: sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments>,
-    ) -> Result<Vec<PgRow>, StoreError> {
+    /// Asks something that changes nothing, again where the connection had died while it waited.
+    pub(crate) async fn ask(&self, query: impl Fn() -> PgQuery) -> Result<Vec<PgRow>, StoreError> {
+        self.inner_ref().connections.ask(query).await
+    }
+
+    /// Runs one statement of the upkeep, which comes back to what failed by itself.
+    pub(crate) async fn read(&self, query: PgQuery) -> Result<Vec<PgRow>, StoreError> {
         let connections = &self.inner_ref().connections;
         let mut conn = connections.get().await?;
         let rows = call(connections.call_timeout(), query.fetch_all(&mut *conn)).await?;

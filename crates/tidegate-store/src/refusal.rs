@@ -24,12 +24,12 @@ const GATHER: Duration = Duration::from_millis(100);
 
 const RECORD: &str = "INSERT INTO tidegate.refusal (id, tenant, kind, peer, class, priority, status, reason, refused_ms, deadline_ms, not_before_ms, \
     max_attempts, tokens, usd_micros, admission_wait_ms, parent_id, cancellation_token, workflow_id, labels) \
-    SELECT id, tenant, kind, peer, class, priority, status, reason, tidegate.now_ms(), deadline_ms, not_before_ms, \
+    SELECT id, tenant, kind, peer, class, priority, status, reason, refused_ms, deadline_ms, not_before_ms, \
     max_attempts, tokens, usd_micros, admission_wait_ms, parent_id, cancellation_token, workflow_id, labels::jsonb \
     FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::smallint[], $7::text[], $8::text[], $9::bigint[], $10::bigint[], \
-    $11::smallint[], $12::bigint[], $13::bigint[], $14::int[], $15::uuid[], $16::text[], $17::text[], $18::text[]) \
+    $11::smallint[], $12::bigint[], $13::bigint[], $14::int[], $15::uuid[], $16::text[], $17::text[], $18::text[], $19::bigint[]) \
     AS d(id, tenant, kind, peer, class, priority, status, reason, deadline_ms, not_before_ms, max_attempts, tokens, usd_micros, admission_wait_ms, \
-    parent_id, cancellation_token, workflow_id, labels) ON CONFLICT DO NOTHING";
+    parent_id, cancellation_token, workflow_id, labels, refused_ms) ON CONFLICT DO NOTHING";
 
 struct Refusal {
     submission: Submission,
@@ -106,7 +106,9 @@ impl Recorder {
             .bind(column!(|s, _d| s.parent_id.map(|id| id.0)))
             .bind(column!(|s, _d| s.cancellation_token.as_deref()))
             .bind(column!(|s, _d| s.workflow_id.as_deref()))
-            .bind(column!(|s, _d| s.labels.as_deref()));
+            .bind(column!(|s, _d| s.labels.as_deref()))
+            // When it was decided, not when it comes to be written: what arrived is not dated later.
+            .bind(column!(|_s, d| d.decided));
         let mut conn = self.store.connections.get().await?;
         call(self.store.connections.call_timeout(), query.execute(&mut *conn)).await?;
         conn.release();

@@ -5,17 +5,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate_core::TaskId;
+use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::background::supervise;
 use crate::bell::Bells;
-use crate::connection::{Connections, StoreOptions, call};
+use crate::connection::{Connections, StoreOptions};
 use crate::directory::Directory;
 use crate::error::StoreError;
 use crate::migrate::{SchemaState, schema_state};
 use crate::policy::{Remembered, keep_remembered};
 use crate::runs::RunTimes;
 use crate::watch::Watch;
+
+/// The longest that taking leave of the database may take.
+pub const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// A cell's database. Cheap to clone.
 #[derive(Clone)]
@@ -38,6 +44,8 @@ pub(crate) struct StoreInner {
     /// The number of the cell, in every id.
     pub(crate) cell: u8,
     pub(crate) closed: CancellationToken,
+    /// What works in the background until then.
+    pub(crate) tasks: TaskTracker,
     /// Flows that were empty when last looked at.
     empty_flows: Mutex<HashSet<i64>>,
 }
@@ -52,23 +60,39 @@ impl Store {
     /// A handle to the database. Nothing is connected yet but the doorbell's listener, which tries until it succeeds;
     /// must be called inside a tokio runtime.
     pub fn open(options: StoreOptions) -> Result<Self, StoreError> {
-        let closed = CancellationToken::new();
+        let (closed, tasks) = (CancellationToken::new(), TaskTracker::new());
         let direct_url = options.direct_url.clone().unwrap_or_else(|| options.url.clone());
         let inner = StoreInner {
             connections: Connections::new(&options, options.connections)?,
             directory: Directory::default(),
             policy: Remembered::default(),
             runs: RunTimes::default(),
-            bells: Bells::hang(&direct_url, closed.clone())?,
+            bells: Bells::hang(&direct_url, &closed, &tasks)?,
             process: Uuid::now_v7(),
             cell: 0,
             closed: closed.clone(),
+            tasks,
             empty_flows: Mutex::default(),
         };
         let inner = Arc::new(inner);
         let watch = Arc::new(Watch::start(inner.clone()));
-        tokio::spawn(closed.clone().run_until_cancelled_owned(keep_remembered(inner.clone())));
+        let policy = inner.clone();
+        inner.tasks.spawn(supervise("watch of the policy", closed.clone(), move || keep_remembered(policy.clone())));
         Ok(Self { inner, options: Arc::new(options), watch, _closed: Arc::new(closed.drop_guard()) })
+    }
+
+    /// Ends what works in the background and takes leave of the database, for as long as [`CLOSE_LIMIT`] at most. For all
+    /// clones; what is still used fails or goes without the doorbell. Dropping the last clone does the same, unobserved.
+    pub async fn close(&self) {
+        self.inner.closed.cancel();
+        self.inner.tasks.close();
+        let closing = async {
+            self.inner.tasks.wait().await;
+            self.inner.connections.close_idle().await;
+        };
+        if timeout(CLOSE_LIMIT, closing).await.is_err() {
+            tracing::debug!("the database did not take leave in time");
+        }
     }
 
     /// A new id for a task that arrives now.
@@ -82,10 +106,8 @@ impl Store {
 
     /// Whether the database answers.
     pub async fn ping(&self) -> Result<(), StoreError> {
-        let mut conn = self.inner.connections.get().await?;
-        call(Duration::from_secs(1), sqlx::query("SELECT 1 FROM tidegate.cell WHERE id = 1").execute(&mut *conn))
-            .await?;
-        conn.release();
+        let asked = self.inner.connections.ask(|| sqlx::query("SELECT 1 FROM tidegate.cell WHERE id = 1"));
+        timeout(Duration::from_secs(1), asked).await.map_err(|_| StoreError::Unavailable(None))??;
         Ok(())
     }
 

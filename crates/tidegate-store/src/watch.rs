@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use sqlx::Row;
 use tidegate_core::TaskId;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use uuid::Uuid;
 
+use crate::background::supervise;
 use crate::bell::Topic;
 use crate::connection::call;
 use crate::error::StoreError;
@@ -39,9 +40,10 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn start(store: Arc<StoreInner>) -> Self {
         let (sender, receiver) = mpsc::channel(MAX_WAITING);
-        tokio::spawn(async move {
-            let closed = store.closed.clone();
-            closed.run_until_cancelled(watch(store, receiver)).await
+        let (closed, tasks) = (store.closed.clone(), store.tasks.clone());
+        tasks.spawn(async move {
+            let arrivals = Mutex::new(receiver);
+            supervise("watch for ended tasks", closed, || watch(&store, &arrivals)).await;
         });
         Self { sender }
     }
@@ -56,7 +58,9 @@ impl Store {
     }
 }
 
-async fn watch(store: Arc<StoreInner>, mut arrivals: mpsc::Receiver<Waiter>) {
+/// Goes on until the store is closed. Where it breaks off, those who wait hear so, and look for themselves.
+async fn watch(store: &StoreInner, arrivals: &Mutex<mpsc::Receiver<Waiter>>) {
+    let mut arrivals = arrivals.lock().await;
     let mut bell = store.bells.hear(Topic::Ended);
     let mut waiting: HashMap<Uuid, Vec<oneshot::Sender<()>>> = HashMap::new();
     let mut listed: Option<Instant> = None;
@@ -64,7 +68,7 @@ async fn watch(store: Arc<StoreInner>, mut arrivals: mpsc::Receiver<Waiter>) {
         if waiting.is_empty() {
             match arrivals.recv().await {
                 Some(waiter) => waiting.entry(waiter.id.0).or_default().push(waiter.ended),
-                None => return,
+                None => std::future::pending().await,
             }
         }
         while let Ok(waiter) = arrivals.try_recv() {
@@ -75,7 +79,7 @@ async fn watch(store: Arc<StoreInner>, mut arrivals: mpsc::Receiver<Waiter>) {
         }
         bell.mark_unchanged();
         let looked = Instant::now();
-        if let Err(error) = look(&store, &mut waiting).await {
+        if let Err(error) = look(store, &mut waiting).await {
             tracing::debug!(%error, "could not look for ended tasks");
         }
         sleep_until(looked + LOOK_AT_MOST_EVERY).await;
@@ -83,7 +87,7 @@ async fn watch(store: Arc<StoreInner>, mut arrivals: mpsc::Receiver<Waiter>) {
             _ = bell.changed() => {}
             waiter = arrivals.recv() => match waiter {
                 Some(waiter) => waiting.entry(waiter.id.0).or_default().push(waiter.ended),
-                None => return,
+                None => std::future::pending().await,
             },
             () = sleep_until(looked + LOOK_EVERY) => {}
         }

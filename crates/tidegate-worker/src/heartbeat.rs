@@ -68,7 +68,19 @@ pub(crate) fn start<H: HeartPort>(
     Ok(())
 }
 
+/// Gives the session up at once where its heartbeat breaks off: nothing else would notice before the lease is over.
+struct LoseOnPanic<'a>(&'a Shift);
+
+impl Drop for LoseOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lose("its heartbeat broke off");
+        }
+    }
+}
+
 async fn beat<H: HeartPort>(mut heart: H, shift: &Shift, pace: Pace, opened: Instant) {
+    let _watched = LoseOnPanic(shift);
     let mut proven = opened;
     let mut next = opened + pace.every;
     let mut earliest = opened;
@@ -140,6 +152,29 @@ fn retry_at(pace: Pace) -> Instant {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::Progress;
+    use tidegate_core::{Fence, TaskId};
+    use tidegate_store::Beat;
+
+    struct Breaks;
+
+    impl HeartPort for Breaks {
+        async fn beat(&mut self, _: &[(TaskId, Fence)]) -> Result<Beat, PortError> {
+            panic!("on purpose")
+        }
+
+        async fn report_progress(&mut self, _: &[Progress]) -> Result<(), PortError> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_heartbeat_that_breaks_off_loses_its_session_at_once() {
+        let (shift, lease) = (Arc::new(Shift::default()), Duration::from_secs(600));
+        start(Home::Thread, Breaks, shift.clone(), lease, Instant::now()).unwrap();
+        shift.beat_now.notify_one();
+        timeout(Duration::from_secs(20), shift.over()).await.unwrap();
+    }
 
     #[test]
     fn one_heartbeat_may_be_lost_and_a_margin_is_left_for_handlers_to_stop() {

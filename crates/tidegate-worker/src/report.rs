@@ -58,7 +58,7 @@ fn completed(result: &str, max_result_bytes: usize) -> Outcome {
     }
     match json::repair(result) {
         Ok(result) => Outcome { ending: Ending::Completed, result: Some(result), error: None },
-        Err(error) => rejected(format!("the result is no usable JSON: {error}")),
+        Err(error) => rejected(format!("the result cannot be kept: {error}")),
     }
 }
 
@@ -192,6 +192,15 @@ mod tests {
         assert_eq!(repaired.as_deref(), Some(r#""a\ufffdb""#));
         let deep = outcome(returned(&"[".repeat(10_000)), None, 20_000).map(|outcome| outcome.ending);
         assert_eq!(deep, Some(REJECTED));
+        // The same that a payload may have, and one level more.
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert_eq!(outcome(returned(&nested(64)), None, 200).unwrap().ending, Ending::Completed);
+        let deep = outcome(returned(&nested(65)), None, 200).unwrap();
+        let said = deep.error.unwrap().message;
+        assert!(
+            said.starts_with("the result cannot be kept: ") && said.ends_with("is nested deeper than 64 levels"),
+            "{said}"
+        );
     }
 
     #[test]

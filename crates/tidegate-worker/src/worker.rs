@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_core::backoff::{self, BackoffPolicy};
 use tidegate_core::{Fence, TaskId};
-use tidegate_store::SessionSpec;
+use tidegate_store::{SessionSpec, supervise};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -141,7 +141,7 @@ async fn open<P: WorkPort>(
 
 /// Has a heartbeat sent at once when a cancel was asked for: its answer says whose.
 async fn pass_on_cancels<P: WorkPort>(port: Arc<P>, shift: Arc<Shift>) {
-    let passing = async {
+    let passing = || async {
         loop {
             if port.wait_for_cancel(CANCEL_WAIT).await {
                 shift.beat_now.notify_one();
@@ -150,7 +150,7 @@ async fn pass_on_cancels<P: WorkPort>(port: Arc<P>, shift: Arc<Shift>) {
     };
     tokio::select! {
         () = shift.over() => {}
-        () = passing => {}
+        () = supervise("cancels", CancellationToken::new(), passing) => {}
     }
 }
 

@@ -9,7 +9,7 @@ use tidegate_core::json::{self, JsonError};
 use tidegate_wire::Fault;
 
 use crate::decode::value::Bad;
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, shown};
 
 /// The members of an object, duplicates included.
 #[derive(Debug)]
@@ -36,7 +36,8 @@ pub(crate) fn check_item(raw: &RawValue, max_depth: usize, pointer: &str) -> Res
     })
 }
 
-fn refuse(error: JsonError) -> Rejection {
+fn refuse(mut error: JsonError) -> Rejection {
+    error.pointer = shown(&error.pointer).into_owned();
     match error.fault {
         json::Fault::Syntax => {
             Rejection::fault(Fault::InvalidJson, format!("the body is not JSON (at byte {})", error.offset))
@@ -82,19 +83,19 @@ pub(crate) fn pointer_to(base: &str, name: &str) -> String {
 /// A member that is not known.
 pub(crate) fn unknown(base: &str, name: &str) -> Rejection {
     let pointer = pointer_to(base, name);
-    Rejection::fault(Fault::UnknownField, format!("{pointer} is not known")).at_pointer(pointer)
+    Rejection::fault(Fault::UnknownField, format!("{} is not known", shown(&pointer))).at_pointer(pointer)
 }
 
 /// A member that is there twice.
 pub(crate) fn duplicate(base: &str, name: &str) -> Rejection {
     let pointer = pointer_to(base, name);
-    Rejection::fault(Fault::DuplicateField, format!("{pointer} is there twice")).at_pointer(pointer)
+    Rejection::fault(Fault::DuplicateField, format!("{} is there twice", shown(&pointer))).at_pointer(pointer)
 }
 
 /// A required member that is missing.
 pub(crate) fn missing(base: &str, name: &str) -> Rejection {
     let pointer = pointer_to(base, name);
-    Rejection::fault(Fault::MissingField, format!("{pointer} is missing")).at_pointer(pointer)
+    Rejection::fault(Fault::MissingField, format!("{} is missing", shown(&pointer))).at_pointer(pointer)
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {

@@ -11,7 +11,7 @@ use tidegate_wire::{DEFAULT_PAGE, Fault, MAX_WAIT_MS, Timestamp};
 use crate::decode::policy::page_limit;
 use crate::decode::submission::{MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME};
 use crate::decode::value::{Bad, check_text};
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, shown};
 
 /// The parameters of a query, each at most once.
 pub(super) fn parameters(uri: &Uri) -> Result<Vec<(String, String)>, Rejection> {
@@ -22,7 +22,7 @@ pub(super) fn parameters(uri: &Uri) -> Result<Vec<(String, String)>, Rejection> 
         .map_err(|_| Rejection::fault(Fault::InvalidValue, "the query string cannot be read"))?;
     for (at, (name, _)) in pairs.iter().enumerate() {
         if pairs[..at].iter().any(|(before, _)| before == name) {
-            let detail = format!("{name} is there twice");
+            let detail = format!("{} is there twice", shown(name));
             return Err(Rejection::fault(Fault::DuplicateField, detail).at_parameter(name.clone()));
         }
     }
@@ -30,7 +30,8 @@ pub(super) fn parameters(uri: &Uri) -> Result<Vec<(String, String)>, Rejection> 
 }
 
 pub(super) fn unknown(name: String) -> Rejection {
-    Rejection::fault(Fault::UnknownField, format!("the query parameter {name} is not known")).at_parameter(name)
+    Rejection::fault(Fault::UnknownField, format!("the query parameter {} is not known", shown(&name)))
+        .at_parameter(name)
 }
 
 /// Refuses a query where none is known: whoever sent one relies on it.

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use serde_json::value::RawValue;
 use tidegate_wire::Fault;
 
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, shown};
 
 /// A value that cannot be what it should be; whoever knows the place adds it.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,7 +28,8 @@ impl Bad {
 
     /// The refusal, at the place of the value.
     pub(crate) fn at(self, pointer: String) -> Rejection {
-        Rejection::fault(self.fault, format!("{pointer} {}", self.detail)).at_pointer(pointer)
+        let place = if pointer.is_empty() { "the body".into() } else { shown(&pointer) };
+        Rejection::fault(self.fault, format!("{place} {}", self.detail)).at_pointer(pointer)
     }
 
     /// The refusal, at a header.
@@ -38,7 +39,7 @@ impl Bad {
 
     /// The refusal, at a query parameter.
     pub(crate) fn at_parameter(self, name: &str) -> Rejection {
-        Rejection::fault(self.fault, format!("{name} {}", self.detail)).at_parameter(name.to_owned())
+        Rejection::fault(self.fault, format!("{} {}", shown(name), self.detail)).at_parameter(name.to_owned())
     }
 }
 

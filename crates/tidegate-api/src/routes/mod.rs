@@ -3,6 +3,7 @@
 mod admin;
 mod batch;
 mod cancel;
+mod cancellations;
 mod docs;
 mod document;
 mod extract;
@@ -24,7 +25,7 @@ use utoipa_axum::routes;
 pub use document::openapi_json;
 
 use crate::gate::gate;
-use crate::rejection::Rejection;
+use crate::rejection::{Rejection, shown};
 use crate::settings::{App, AppState};
 
 fn routes() -> OpenApiRouter<App> {
@@ -34,6 +35,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(tasks::get))
         .routes(routes!(tasks::attempts))
         .routes(routes!(cancel::cancel))
+        .routes(routes!(cancellations::cancel))
         .routes(routes!(pressure::pressure))
         .routes(routes!(admin::limits::get, admin::limits::patch))
         .routes(routes!(admin::tenants::list))
@@ -61,6 +63,7 @@ const PATTERNS: &[&str] = &[
     "/v1/tasks/{id}",
     "/v1/tasks/{id}/attempts",
     "/v1/tasks/{id}/cancel",
+    "/v1/cancellations",
     "/v1/pressure",
     "/v1/admin/limits",
     "/v1/admin/tenants",
@@ -103,13 +106,6 @@ async fn not_found(uri: Uri) -> Response {
 async fn method_not_allowed(method: Method, uri: Uri) -> Response {
     let detail = format!("{} does not know {}", shown(uri.path()), shown(method.as_str()));
     Rejection::fault(Fault::MethodNotAllowed, detail).into_response()
-}
-
-/// As much of what a caller sent as fits a sentence.
-fn shown(text: &str) -> &str {
-    const LONGEST: usize = 200;
-    // What comes here is ASCII: a path or a method.
-    text.get(..LONGEST).unwrap_or(text)
 }
 
 #[cfg(test)]

@@ -198,6 +198,36 @@ async fn a_bad_value_is_named_and_makes_no_task() {
 }
 
 #[tokio::test]
+async fn what_is_wrong_is_repeated_only_as_far_as_a_sentence_goes() {
+    let api = Api::new();
+    let long = "é".repeat(1 << 20);
+    let with = |members: &str| format!("{{\"kind\":\"echo\",{members}}}");
+    for body in [
+        with(&format!("\"{long}\":1")),
+        with(&format!("\"{long}\":1,\"{long}\":1")),
+        with(&format!("\"labels\":{{\"{long}\":1}}")),
+        with(&format!("\"labels\":{{\"{long}\":\"x\"}}")),
+        with(&format!("\"payload\":{{\"{long}\":\"\\ud800\"}}")),
+    ] {
+        let answer = api.submit(body).await;
+        assert!(answer.text.len() < 2_000 && answer.text.contains('…'), "{}", answer.text.len());
+        answer.problem();
+    }
+    let answer = api.get(&format!("/v1/tasks?{}=1", "x".repeat(20_000))).await;
+    assert!(answer.refused(422, "unknown_field")["parameter"].as_str().unwrap().ends_with('…'));
+    assert!(answer.text.len() < 1_000);
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_object_is_told_so() {
+    let api = Api::new();
+    for uri in ["/v1/tasks", "/v1/tasks/batch"] {
+        let problem = api.post(uri, "[]").await.refused(422, "invalid_value");
+        assert_eq!(problem["detail"], "the body must be an object", "{uri}");
+    }
+}
+
+#[tokio::test]
 async fn a_body_that_is_not_utf_8_is_no_json() {
     let api = Api::new();
     for bytes in

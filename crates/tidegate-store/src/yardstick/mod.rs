@@ -40,8 +40,8 @@ const SETTINGS: [&str; 10] = [
 const EMPTY: &str = "SELECT NOT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
     WHERE n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\\_%')";
 /// What a row of ours takes before its task has run, as the raw one is padded to. A sample is enough: they are alike.
-const RECORD_BYTES: &str = "SELECT avg(pg_column_size(t.*))::float8 FROM \
-    (SELECT * FROM tidegate.task WHERE status IS NULL LIMIT 10000) t";
+const RECORD_BYTES: &str = "SELECT coalesce((SELECT avg(pg_column_size(t.*)) FROM (SELECT * FROM tidegate.task WHERE status IS NULL LIMIT 10000) t), \
+    (SELECT avg(pg_column_size(t.*)) FROM (SELECT * FROM tidegate.task LIMIT 10000) t))::float8";
 const KEPT: &str = "SELECT (SELECT count(*) FROM tidegate.task WHERE status = 'COMPLETED' AND result IS NOT NULL) AS completed, \
     (SELECT count(*) FROM tidegate.task) AS tasks, \
     (SELECT coalesce(sum(cardinality(task_ids)), 0)::bigint FROM tidegate.event) AS transitions";

@@ -2,7 +2,7 @@
 //! Whatever the caller was told is true, nothing is lost, and nothing is leaked.
 
 use tidegate_core::submission::Idempotency;
-use tidegate_store::{AdmitError, CancelOutcome, StoreError};
+use tidegate_store::{AdmitError, CancelOutcome, Group, GroupCancelled, StoreError};
 use tidegate_testkit::FaultProxy;
 
 use super::*;
@@ -44,7 +44,8 @@ impl Broken {
     async fn assert_over(&self) {
         self.cell.assert_sound().await;
         let left = "SELECT (SELECT count(*) FROM tidegate.task WHERE status IS NULL) + (SELECT count(*) FROM tidegate.lease) \
-            + (SELECT count(*) FROM tidegate.cancel_request) + (SELECT sum(queued + running + deferred + bytes)::bigint FROM tidegate.usage)";
+            + (SELECT count(*) FROM tidegate.cancel_request) + (SELECT count(*) FROM tidegate.cancel_group) \
+            + (SELECT count(*) FROM tidegate.cancel_parent) + (SELECT sum(queued + running + deferred + bytes)::bigint FROM tidegate.usage)";
         let told = "SELECT count(*) FROM tidegate.task t WHERE 1 <> \
             (SELECT count(*) FROM tidegate.event e WHERE t.id = ANY(e.task_ids) AND e.status = t.status)";
         let mut connection = self.cell.db.connect().await;
@@ -162,6 +163,57 @@ async fn a_cancel_that_breaks_can_be_asked_for_again() {
         assert_eq!(settled, Settled::Ended(Status::Cancelled));
     })
     .await;
+    broken.assert_over().await;
+}
+
+/// The cancel of a group, and of the children of one that runs: where its process cannot go on, a keeper does.
+#[tokio::test]
+async fn a_group_cancel_that_breaks_is_carried_on() {
+    let broken = Broken::new().await;
+    let canceller = Canceller::start(&broken.far).unwrap();
+    // Nobody sends its heartbeats, and on a busy machine this takes longer than a usual lease.
+    let session = broken.cell.session_with(4, Duration::from_secs(600)).await;
+    let (mut n, mut answers) = (0, [0; 3]);
+    break_everywhere(&broken.proxy, async || {
+        n += 1;
+        let token = format!("t{n}");
+        let member = || Submission { cancellation_token: Some(token.clone()), ..broken.cell.submission() };
+        broken.cell.add(member()).await;
+        let task = broken.cell.claim(&session).await;
+        let waiting = broken.cell.add(member()).await;
+        let child = broken.cell.add(Submission { parent_id: Some(task.id), ..broken.cell.submission() }).await;
+        let group = Group::Token(token.clone());
+        let answer = canceller.cancel_group(&tenant(), group.clone()).await;
+        let recorded = "SELECT count(*) FROM tidegate.cancelled_token WHERE token = $1";
+        let mut connection = broken.cell.db.connect().await;
+        let recorded: i64 = sqlx::query_scalar(recorded).bind(&token).fetch_one(&mut connection).await.unwrap();
+        answers[match &answer {
+            Ok(reached) => {
+                assert_eq!(*reached, GroupCancelled { cancelled: 1, requested: 1 });
+                0
+            }
+            Err(StoreError::OutcomeUnknown(_)) => 1,
+            Err(_) => {
+                assert_eq!(recorded, 0, "nothing was done, it said");
+                2
+            }
+        }] += 1;
+        if recorded == 0 {
+            broken.cell.canceller.cancel_group(&tenant(), group).await.unwrap();
+        }
+        let long_ago = "UPDATE tidegate.cancel_group SET touched_ms = 0";
+        sqlx::raw_sql(long_ago).execute(&mut connection).await.unwrap();
+        while broken.cell.store.cancel_abandoned_group().await.unwrap().is_some() {}
+        while broken.cell.store.cancel_children().await.unwrap().is_some() {}
+        let ended = |reason| (Status::Cancelled, Some(reason));
+        assert_eq!(broken.cell.status(waiting).await, ended(Reason::TokenCancelled));
+        assert_eq!(broken.cell.status(child).await, ended(Reason::ParentCancelled));
+        assert_eq!(broken.cell.settle(&session, &task, FAILED).await, Settled::Ended(Status::Cancelled));
+        assert_eq!(broken.cell.status(task.id).await, ended(Reason::TokenCancelled));
+        broken.cell.assert_sound().await;
+    })
+    .await;
+    assert!(answers.iter().all(|count| *count > 0), "not every answer was seen: {answers:?}");
     broken.assert_over().await;
 }
 

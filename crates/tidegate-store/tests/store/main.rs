@@ -5,6 +5,12 @@
 mod admission;
 mod breaking;
 mod cancelling;
+mod children;
+mod door;
+mod door_bounds;
+mod door_full;
+mod door_rules;
+mod groups;
 mod inspecting;
 mod keeping;
 mod lifecycle;

@@ -41,6 +41,12 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
         ("changes plain", format!("{LEDGER}{}", include_str!("../../src/changes_plain.sql")), 43),
         ("return", include_str!("../../src/return.sql").to_owned(), 21),
         ("find", include_str!("../../src/find.sql").to_owned(), 2),
+        ("mark parents", include_str!("../../src/mark_parents.sql").to_owned(), 1),
+        ("marked children", include_str!("../../src/marked_children.sql").to_owned(), 1),
+        ("unmark parents", include_str!("../../src/unmark_parents.sql").to_owned(), 1),
+        ("members by token", include_str!("../../src/members_by_token.sql").to_owned(), 5),
+        ("members by workflow", include_str!("../../src/members_by_workflow.sql").to_owned(), 5),
+        ("ask group", include_str!("../../src/ask_group.sql").to_owned(), 5),
     ] {
         let plan = plan(&mut conn, &sql, parameters).await;
         for bad in ["Seq Scan", "Hash Join", "Merge Join"] {

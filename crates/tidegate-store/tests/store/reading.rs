@@ -96,3 +96,66 @@ async fn a_page_is_bounded_in_bytes_too() {
     }
     assert_eq!(pages, [ids[0..2].to_vec(), ids[2..4].to_vec(), ids[4..].to_vec()]);
 }
+
+#[tokio::test]
+async fn a_refusal_is_dated_when_it_arrived_however_late_it_is_written() {
+    let limits = tidegate_core::limits::Limits { max_queued: 1, ..Default::default() };
+    let cell = Cell::with(limits).await;
+    cell.add(cell.submission()).await;
+    // The second one is written with the next batch, a tenth of a second later.
+    for _ in 0..2 {
+        let tidegate_store::Admission::Decided { id, decision } = cell.admit(cell.submission()).await else { panic!() };
+        let record = tidegate_testkit::poll_until(Duration::from_secs(5), "the refusal", async || {
+            cell.store.task(&tenant(), id).await.unwrap()
+        })
+        .await;
+        let (arrived, decided) = (decision.times.arrived, decision.decided);
+        assert_eq!((record.enqueued_ms, record.finished_ms), (arrived, Some(decided)));
+        assert_eq!(record.admission_wait_ms, decided - arrived);
+    }
+}
+
+#[tokio::test]
+async fn a_read_on_a_connection_that_died_while_it_waited_is_made_again() {
+    let cell = Cell::new().await;
+    let id = cell.add(cell.submission()).await;
+    let mut connection = cell.db.connect().await;
+    let others = "FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'tidegate' AND query NOT LIKE 'LISTEN %'";
+    for _ in 0..3 {
+        cell.store.task(&tenant(), id).await.unwrap().unwrap();
+        let end = format!("SELECT count(pg_terminate_backend(pid)) {others}");
+        let ended: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(end)).fetch_one(&mut connection).await.unwrap();
+        assert!(ended > 0, "no connection to break");
+        let left = format!("SELECT count(*) {others}");
+        tidegate_testkit::poll_until(Duration::from_secs(5), "the end of the backends", async || {
+            let left: i64 =
+                sqlx::query_scalar(sqlx::AssertSqlSafe(left.clone())).fetch_one(&mut connection).await.unwrap();
+            (left == 0).then_some(())
+        })
+        .await;
+        cell.store.task(&tenant(), id).await.unwrap().unwrap();
+        cell.store.ping().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_closed_leaves_no_connection() {
+    let cell = Cell::new().await;
+    let store = tidegate_store::Store::open(tidegate_store::StoreOptions::new(cell.db.url())).unwrap();
+    store.ping().await.unwrap();
+    let mut connection = cell.db.connect().await;
+    let listeners =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN %'";
+    let counted = async |connection: &mut sqlx::PgConnection, sql: &'static str| -> i64 {
+        sqlx::query_scalar(sql).fetch_one(connection).await.unwrap()
+    };
+    tidegate_testkit::poll_until(Duration::from_secs(5), "both listeners", async || {
+        (counted(&mut connection, listeners).await == 2).then_some(())
+    })
+    .await;
+    store.close().await;
+    tidegate_testkit::poll_until(Duration::from_secs(5), "the end of one", async || {
+        (counted(&mut connection, listeners).await == 1).then_some(())
+    })
+    .await;
+}

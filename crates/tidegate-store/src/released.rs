@@ -1,0 +1,80 @@
+//! A lease that was taken away, as the rows of `release.sql` and `reap.sql` tell it.
+
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use tidegate_core::kind_policy::Effects;
+use tidegate_core::settlement::Running;
+use tidegate_core::{EpochMs, Reason, TaskId};
+use uuid::Uuid;
+
+use crate::error::StoreError;
+use crate::ledger::Holding;
+
+/// A lease that was taken away, and what is known of the attempt it was for.
+#[derive(Debug, Clone)]
+pub(crate) struct Released {
+    pub(crate) id: TaskId,
+    pub(crate) flow: i64,
+    pub(crate) session: Uuid,
+    pub(crate) rank: i64,
+    pub(crate) running: Running,
+    pub(crate) deliveries: i32,
+    pub(crate) holding: Holding,
+    pub(crate) delivered_ms: Option<EpochMs>,
+    pub(crate) worker: Option<String>,
+}
+
+impl Released {
+    /// Reads a row of `release.sql` or `reap.sql`, by place: the first is the database's clock.
+    pub(crate) fn from_row(row: &PgRow) -> Result<Self, StoreError> {
+        let attempt_timeout_ms: Option<i64> = row.try_get(7)?;
+        let cancel: Option<&str> = row.try_get(16)?;
+        let running = Running {
+            failures: row.try_get::<i16, _>(12)? as u16,
+            losses: row.try_get::<i16, _>(13)? as u16,
+            max_attempts: row.try_get::<i16, _>(14)? as u16,
+            deadline: row.try_get(5)?,
+            started: row.try_get(4)?,
+            min_useful_ms: row.try_get::<i64, _>(6)? as u64,
+            attempt_timeout_ms: attempt_timeout_ms.map(|ms| ms as u64),
+            effects: Effects::from_code(row.try_get(15)?).unwrap_or_default(),
+            cancel: cancel.map(|reason| Reason::parse(reason).unwrap_or(Reason::CancelRequested)),
+        };
+        Ok(Self {
+            id: TaskId(row.try_get(1)?),
+            flow: row.try_get(2)?,
+            rank: row.try_get(3)?,
+            running,
+            deliveries: row.try_get(11)?,
+            holding: holding_at(row, 8)?,
+            delivered_ms: row.try_get(17)?,
+            worker: row.try_get(18)?,
+            session: row.try_get(19)?,
+        })
+    }
+}
+
+impl Released {
+    /// When the attempt started.
+    pub(crate) fn started(&self) -> EpochMs {
+        self.running.started
+    }
+
+    /// The tokens that it reserves.
+    pub(crate) fn tokens(&self) -> i64 {
+        self.holding.tokens
+    }
+}
+
+/// What a row holds against the limits.
+pub(crate) fn holding_of(row: &PgRow) -> Result<Holding, StoreError> {
+    let bytes: i32 = row.try_get("bytes")?;
+    Ok(Holding { tokens: row.try_get("tokens")?, usd_micros: row.try_get("usd_micros")?, bytes: i64::from(bytes) })
+}
+
+/// The same where its three columns are next to each other, from this one on: names cost more than values where there
+/// are many rows.
+pub(crate) fn holding_at(row: &PgRow, first: usize) -> Result<Holding, StoreError> {
+    let bytes: i32 = row.try_get(first + 2)?;
+    Ok(Holding { tokens: row.try_get(first)?, usd_micros: row.try_get(first + 1)?, bytes: i64::from(bytes) })
+}
