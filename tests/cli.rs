@@ -54,6 +54,7 @@ async fn the_exit_code_tells_what_became_of_it() {
     let full = || answer("503 Service Unavailable", &[], &problem(503, "queue_full", &rejected));
     let invalid = || answer("422 Unprocessable Content", &[], &problem(422, "invalid_value", ""));
     let unknown = || answer("404 Not Found", &[], &problem(404, "not_found", ""));
+    let reached = || answer("200 OK", &[], r#"{"cancelled":2,"requested":1}"#);
     let ended = || answer("409 Conflict", &[], &problem(409, "already_ended", ""));
     for (behaviours, arguments, code) in [
         (vec![accepted("QUEUED")], vec!["submit", "echo"], 0),
@@ -74,7 +75,12 @@ async fn the_exit_code_tells_what_became_of_it() {
         (vec![], vec!["get", "no-id"], 2),
         (vec![read("CANCELLED")], vec!["cancel", ID], 0),
         (vec![ended()], vec!["cancel", ID], 1),
-        (vec![unknown()], vec!["cancel", "--token", "t"], 1),
+        (vec![reached()], vec!["cancel", "--token", "t"], 0),
+        (vec![reached()], vec!["cancel", "--workflow", "w"], 0),
+        (vec![invalid()], vec!["cancel", "--token", ""], 2),
+        (vec![], vec!["cancel"], 2),
+        (vec![], vec!["cancel", "--token", "t", "--workflow", "w"], 2),
+        (vec![], vec!["cancel", ID, "--token", "t"], 2),
         (vec![], vec!["--config", "/nonexistent.toml", "config"], 64),
     ] {
         let (output, _fake) = run(behaviours, &arguments).await;

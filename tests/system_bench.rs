@@ -105,6 +105,30 @@ async fn a_stream_under_an_old_snapshot_is_held_against_a_plain_queue() {
 }
 
 #[tokio::test]
+async fn a_flood_is_held_against_a_plain_queue_and_drawn() {
+    let database = TestDb::new().await;
+    let directory = DataDir::new();
+    std::fs::create_dir_all(directory.path()).unwrap();
+    let plot = directory.path().join("overload.svg");
+    let flood = ["overload", "--seconds", "2", "--loads", "0.5,3", "--spread", "--plot", plot.to_str().unwrap()];
+    let report = bench(&database, &flood).await;
+    let sections = report["sections"].as_array().unwrap();
+    assert_eq!(sections.len(), 2, "one for each load");
+    for section in sections {
+        for what in ["offered", "accepted", "done in time", "plain queue: done in time"] {
+            assert!(is_positive(&figure(section, what)["value"]), "{section}");
+        }
+        assert!(figure(section, "accepted that ended in time")["met"].is_boolean(), "{section}");
+    }
+    let sized = sections[0]["notes"][0].as_str().unwrap();
+    assert!(sized.contains("says max_queued 37"), "{sized}");
+    let refused = sections[1]["notes"].to_string();
+    assert!(refused.contains("refused: "), "three times what it can do is not let in: {refused}");
+    assert_eq!(std::fs::read_to_string(&plot).unwrap().matches("<circle").count(), 4);
+    assert_eq!(relations(&database).await, Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn a_database_that_somebody_uses_is_refused_and_left_as_it_is() {
     let database = TestDb::migrated().await;
     let before = relations(&database).await;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use reqwest::{Client, RequestBuilder, StatusCode};
+use reqwest::{Client, Method, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 use tidegate_testkit::poll_until;
 
@@ -65,10 +65,21 @@ impl Caller {
         self.post("/v1/tasks", task).await
     }
 
+    /// Sends a body with headers beside those that every request has.
+    pub(crate) async fn send_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> reqwest::Result<Answer> {
+        let request = self.http.request(method, format!("{}{path}", self.base)).json(body);
+        self.send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
+    }
+
     /// Submits one task under an idempotency key.
     pub(crate) async fn submit_with_key(&self, task: &Value, key: &str) -> reqwest::Result<Answer> {
-        let request = self.http.post(format!("{}/v1/tasks", self.base)).json(task);
-        self.send(request.header("idempotency-key", key)).await
+        self.send_with(Method::POST, "/v1/tasks", &[("idempotency-key", key)], task).await
     }
 
     /// Submits one task that must be let in, and returns its id.

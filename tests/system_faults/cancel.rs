@@ -9,7 +9,7 @@ use tidegate_testkit::short_or_long;
 use tokio::task::JoinSet;
 
 use crate::caller::{Caller, sleep};
-use crate::fleet::{ALIVE, Fleet, LIMIT, wait_for_number};
+use crate::fleet::{ALIVE, Fleet, LIMIT, connect, execute, wait_for_number};
 use crate::verdict::assert_sound;
 
 /// At most so many at once.
@@ -75,4 +75,36 @@ async fn cancels_claims_and_completions_race_to_one_outcome() {
     assert_sound(fleet.db.url(), &ids).await;
     drop(workers);
     server.caller.add(&json!({"kind": "echo"})).await;
+}
+
+/// A server dies in the midst of a group: two pages of it are cancelled, the third is not. The keeper of another goes on.
+#[tokio::test]
+async fn a_group_whose_server_is_killed_is_cancelled_to_the_end() {
+    let fleet = Fleet::new().await;
+    let (mut first, second) = (fleet.serve().await, fleet.serve().await);
+    let task = json!({"kind": "echo", "cancellation_token": "trip-42"});
+    let mut ids = first.caller.add_all(vec![task.clone(); 600]).await;
+    ids.extend(first.caller.add_all(vec![task.clone(); 600]).await);
+    // The group is walked from its newest task down: the oldest one's record is in the last page.
+    let mut holder = connect(fleet.db.url()).await;
+    let hold =
+        "BEGIN; SELECT 1 FROM tidegate.task WHERE id = (SELECT id FROM tidegate.task ORDER BY id LIMIT 1) FOR UPDATE";
+    sqlx::raw_sql(hold).execute(&mut holder).await.unwrap();
+    let (caller, group) = (first.caller.clone(), json!({"token": "trip-42"}));
+    let asked = tokio::spawn(async move { caller.post("/v1/cancellations", &group).await });
+    wait_for_number(fleet.db.url(), ALIVE, 200).await;
+    first.process.kill9();
+    assert!(asked.await.unwrap().is_err(), "nobody answered");
+    sqlx::raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
+    // What was recorded is not forgotten: the door of the other refuses the token, and in time the rest is cancelled.
+    let late = second.caller.submit(&task).await.unwrap();
+    assert_eq!((late.status, late.reason()), (StatusCode::CONFLICT, "token_cancelled"), "{}", late.body);
+    execute(fleet.db.url(), "UPDATE tidegate.cancel_group SET touched_ms = touched_ms - 10000").await;
+    wait_for_number(fleet.db.url(), ALIVE, 0).await;
+    wait_for_number(fleet.db.url(), "SELECT count(*) FROM tidegate.cancel_group", 0).await;
+    for id in &ids {
+        let task = second.caller.task(id).await;
+        assert_eq!((&task["status"], &task["reason"]), (&"CANCELLED".into(), &"token_cancelled".into()));
+    }
+    assert_sound(fleet.db.url(), &ids).await;
 }

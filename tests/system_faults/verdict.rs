@@ -16,6 +16,7 @@ const CLOSING: Duration = Duration::from_secs(10);
 const LEFT: &str = "SELECT place, n FROM ( \
         SELECT 'ready' AS place, count(*) AS n FROM tidegate.ready UNION ALL SELECT 'deferred', count(*) FROM tidegate.deferred \
         UNION ALL SELECT 'lease', count(*) FROM tidegate.lease UNION ALL SELECT 'cancel_request', count(*) FROM tidegate.cancel_request \
+        UNION ALL SELECT 'cancel_parent', count(*) FROM tidegate.cancel_parent UNION ALL SELECT 'cancel_group', count(*) FROM tidegate.cancel_group \
         UNION ALL SELECT 'usage', coalesce(sum(queued + running + deferred + bytes + tokens + usd_micros), 0)::bigint FROM tidegate.usage \
     ) places WHERE n <> 0";
 

@@ -37,6 +37,15 @@ impl Server {
     /// Starts it with these arguments and waits until it is ready. It listens where `--listen` says, which is added,
     /// and stands on this database.
     pub(super) async fn start(arguments: &[&str], database_url: &str) -> Result<Self, Failure> {
+        Self::start_with(arguments, database_url, &[]).await
+    }
+
+    /// The same with settings of its own: keys of the configuration, as the environment spells them, and their values.
+    pub(super) async fn start_with(
+        arguments: &[&str],
+        database_url: &str,
+        settings: &[(&str, String)],
+    ) -> Result<Self, Failure> {
         let program = std::env::current_exe().map_err(|error| Failure::other("cannot find this program", error))?;
         let address = free_address()?;
         let mut command = Command::new(program);
@@ -51,7 +60,8 @@ impl Server {
             .env("DATABASE_URL", database_url)
             .env("TIDEGATE__LIMITS__MAX_QUEUED", MAX_QUEUED.to_string())
             .env("TIDEGATE__LIMITS__MAX_BYTES", MAX_BYTES.to_string())
-            .env("TIDEGATE__LOG__LEVEL", "warn");
+            .env("TIDEGATE__LOG__LEVEL", "warn")
+            .envs(settings.iter().map(|(name, value)| (name, value)));
         // A group of its own: Ctrl-C is for us, who end it.
         command.process_group(0).kill_on_drop(true).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| Failure::other("cannot start this program again", error))?;

@@ -88,6 +88,16 @@ pub(super) fn of_family(pid: i32) -> Option<Duration> {
     Some(duration(parent.own + parent.ended_children + children))
 }
 
+/// The memory of a process that is in use now, in bytes.
+pub(super) fn resident_bytes(pid: i32) -> Option<u64> {
+    resident(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn resident(status: &str) -> Option<u64> {
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"))?;
+    Some(kib.trim().parse::<u64>().ok()? * 1_024)
+}
+
 fn duration(ticks: u64) -> Duration {
     Duration::from_secs_f64(ticks as f64 / TICKS_PER_SECOND)
 }
@@ -117,6 +127,13 @@ mod tests {
         let text = "42 (a ) b) S 7 42 42 0 -1 4194304 100 200 0 0 5 6 70 80 20 0 1 0 100 1000 100";
         assert_eq!(parse(text), Some(Stat { parent: 7, own: 11, ended_children: 150 }));
         assert_eq!(parse("nonsense"), None);
+    }
+
+    #[test]
+    fn resident_memory_is_read_in_bytes() {
+        assert_eq!(resident("Name:\tx\nVmPeak:\t  900 kB\nVmRSS:\t  12 kB\n"), Some(12 * 1_024));
+        assert_eq!(resident("Name:\tx\n"), None);
+        assert!(resident_bytes(std::process::id() as i32).unwrap() > 1 << 20);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod cpu;
 mod ground;
 mod http;
 mod load;
+mod overload;
 mod pickup;
 mod progress;
 mod report;
@@ -18,7 +19,8 @@ mod store;
 use std::time::Duration;
 
 use crate::cli::{
-    BareArgs, BenchArgs, BenchCommand, Global, HttpBenchArgs, PickupBenchArgs, SnapshotBenchArgs, StoreBenchArgs,
+    BareArgs, BenchArgs, BenchCommand, Global, HttpBenchArgs, OverloadBenchArgs, PickupBenchArgs, SnapshotBenchArgs,
+    StoreBenchArgs,
 };
 use crate::config::{Log, LogFormat};
 use crate::exit::{Exit, Failure};
@@ -83,15 +85,22 @@ async fn measure(ground: &Ground, arguments: &BenchArgs, output: &mut Output) ->
     let progress = Progress::new();
     for part in parts(arguments.what.as_ref()) {
         let sections = match &part {
-            Part::Store(arguments, flows) => store::run(ground, arguments, *flows, &progress).await,
-            Part::Http(arguments) => http::run(ground, arguments, &progress).await,
-            Part::Pickup(arguments) => pickup::run(ground, arguments, &progress).await,
-            Part::Snapshot(arguments) => snapshot::run(ground, arguments, &progress).await,
+            Part::Store(arguments, flows) => one(store::run(ground, arguments, *flows, &progress).await),
+            Part::Http(arguments) => one(http::run(ground, arguments, &progress).await),
+            Part::Pickup(arguments) => one(pickup::run(ground, arguments, &progress).await),
+            Part::Snapshot(arguments) => one(snapshot::run(ground, arguments, &progress).await),
+            Part::Overload(arguments) => overload::run(ground, arguments, &progress).await,
         };
         progress.end();
-        report.add(sections?, output)?;
+        for section in sections? {
+            report.add(section, output)?;
+        }
     }
     report.finish(output)
+}
+
+fn one(section: Result<report::Section, Failure>) -> Result<Vec<report::Section>, Failure> {
+    section.map(|section| vec![section])
 }
 
 /// One measurement of a run.
@@ -100,6 +109,7 @@ enum Part {
     Http(HttpBenchArgs),
     Pickup(PickupBenchArgs),
     Snapshot(SnapshotBenchArgs),
+    Overload(OverloadBenchArgs),
 }
 
 /// What is measured, in order.
@@ -109,6 +119,7 @@ fn parts(what: Option<&BenchCommand>) -> Vec<Part> {
         Some(BenchCommand::Http(http)) => vec![Part::Http(http.clone())],
         Some(BenchCommand::Pickup(pickup)) => vec![Part::Pickup(pickup.clone())],
         Some(BenchCommand::Snapshot(snapshot)) => vec![Part::Snapshot(snapshot.clone())],
+        Some(BenchCommand::Overload(overload)) => vec![Part::Overload(overload.clone())],
         Some(BenchCommand::Full) => suite(Sizes::FULL),
         Some(BenchCommand::Bare(_)) => Vec::new(),
         None => suite(Sizes::SHORT),
@@ -130,6 +141,8 @@ struct Sizes {
     idle: Duration,
     snapshot_seconds: u32,
     control: bool,
+    overload_seconds: u32,
+    overload_loads: &'static [f64],
 }
 
 impl Sizes {
@@ -144,6 +157,8 @@ impl Sizes {
         idle: Duration::from_secs(10),
         snapshot_seconds: 30,
         control: false,
+        overload_seconds: 5,
+        overload_loads: &[1.0, 5.0],
     };
     /// As the goals are stated.
     const FULL: Self = Self {
@@ -156,6 +171,8 @@ impl Sizes {
         idle: Duration::from_secs(20),
         snapshot_seconds: 60,
         control: true,
+        overload_seconds: 30,
+        overload_loads: &[0.5, 1.0, 2.0, 5.0],
     };
 }
 
@@ -168,6 +185,10 @@ fn suite(sizes: Sizes) -> Vec<Part> {
         sessions: 1,
         payload_bytes: 100,
         backlog: 0,
+    };
+    let overload = |spread| {
+        let loads = sizes.overload_loads.to_vec();
+        Part::Overload(OverloadBenchArgs { seconds: sizes.overload_seconds, loads, spread, plot: None })
     };
     let backlog = StoreBenchArgs { backlog: sizes.backlog, ..store.clone() };
     vec![
@@ -187,5 +208,7 @@ fn suite(sizes: Sizes) -> Vec<Part> {
             priorities: 1,
             control: sizes.control,
         }),
+        overload(false),
+        overload(true),
     ]
 }

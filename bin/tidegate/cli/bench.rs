@@ -50,7 +50,9 @@ pub(crate) enum BenchCommand {
     Http(HttpBenchArgs),
     /// How soon an idle worker starts a task, and what idleness costs.
     Pickup(PickupBenchArgs),
-    /// All of them in full size: about a quarter of an hour.
+    /// More load than there is capacity: what is still done in time, beside a plain queue.
+    Overload(OverloadBenchArgs),
+    /// All of them in full size: about half an hour.
     Full,
     /// The bare handler that `http` is measured beside.
     #[command(hide = true)]
@@ -131,6 +133,31 @@ pub(crate) struct PickupBenchArgs {
     /// How long the idle system is watched.
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration::parse)]
     pub(crate) idle: Duration,
+}
+
+/// `bench overload`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OverloadBenchArgs {
+    /// How long each load lasts.
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(2..=600))]
+    pub(crate) seconds: u32,
+    /// What is offered, in shares of capacity, one after the other.
+    #[arg(long, value_name = "X,…", default_value = "0.5,1,2,5", value_delimiter = ',', value_parser = times_capacity)]
+    pub(crate) loads: Vec<f64>,
+    /// Runs of very different length (log-normal, median 100 ms, 99th percentile 600 ms) instead of 100 ms each.
+    #[arg(long)]
+    pub(crate) spread: bool,
+    /// Also draw what is done in time over what is offered, as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+}
+
+/// A load that one machine can offer.
+fn times_capacity(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(times) if (0.1..=20.0).contains(&times) => Ok(times),
+        _ => Err("must be a number from 0.1 to 20".to_owned()),
+    }
 }
 
 /// `bench bare`.

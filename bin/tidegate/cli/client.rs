@@ -145,7 +145,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct CancelArgs {
     /// The task.
     pub(crate) id: Option<String>,
-    /// All tasks with this cancellation token, and those that arrive with it later.
+    /// All tasks with this cancellation token, and those that arrive with it within a day.
     #[arg(long)]
     pub(crate) token: Option<String>,
     /// All tasks of this workflow.

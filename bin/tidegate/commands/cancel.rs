@@ -17,13 +17,8 @@ pub(crate) fn run(global: &Global, arguments: &CancelArgs, output: &mut Output) 
             let task = client.cancel(id, arguments.reason.as_deref()).await;
             show(&task.map_err(|error| show_problem(error, output))?, output)?;
         } else {
-            let cancelled = group(&client, arguments).await.map_err(|error| match error {
-                Error::Problem(problem) if matches!(problem.status, 404 | 405) => {
-                    Failure::Other("this server does not serve cancelling by token or workflow yet".to_owned())
-                }
-                error => show_problem(error, output),
-            })?;
-            show_group(&cancelled, output)?;
+            let cancelled = group(&client, arguments).await;
+            show_group(&cancelled.map_err(|error| show_problem(error, output))?, output)?;
         }
         Ok(Exit::Done)
     })

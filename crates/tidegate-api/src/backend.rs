@@ -10,8 +10,8 @@ use tidegate_core::policy::Policy;
 use tidegate_core::submission::Submission;
 use tidegate_core::{Reason, TaskId, TenantId};
 use tidegate_store::{
-    Admission, AdmitError, Admitter, AttemptRecord, CancelOutcome, Canceller, Gauges, Store, StoreError, TaskFilter,
-    TaskPage, TaskRecord,
+    Admission, AdmitError, Admitter, AttemptRecord, CancelOutcome, Canceller, Gauges, Group, GroupCancelled, Store,
+    StoreError, TaskFilter, TaskPage, TaskRecord,
 };
 
 use crate::operations::Operations;
@@ -69,6 +69,13 @@ pub trait Backend: Operations {
         id: TaskId,
         detail: Option<String>,
     ) -> BoxFuture<'a, Result<CancelOutcome, StoreError>>;
+
+    /// Cancels the tenant's tasks of a group. It is carried out even if the future is dropped.
+    fn cancel_group<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        group: Group,
+    ) -> BoxFuture<'a, Result<GroupCancelled, StoreError>>;
 
     /// Whether the database answers.
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>>;
@@ -149,6 +156,14 @@ impl Backend for StoreBackend {
         detail: Option<String>,
     ) -> BoxFuture<'a, Result<CancelOutcome, StoreError>> {
         Box::pin(self.canceller.cancel(tenant, id, detail))
+    }
+
+    fn cancel_group<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        group: Group,
+    ) -> BoxFuture<'a, Result<GroupCancelled, StoreError>> {
+        Box::pin(self.canceller.cancel_group(tenant, group))
     }
 
     fn ping(&self) -> BoxFuture<'_, Result<(), StoreError>> {

@@ -4,20 +4,11 @@ use std::time::Duration;
 
 use reqwest::header::{HeaderName, HeaderValue};
 use reqwest::{Method, RequestBuilder};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tidegate_core::TaskId;
-use tidegate_wire::{BatchAnswer, CancelRequest, MAX_BATCH, SubmitRequest, header};
+use tidegate_wire::{BatchAnswer, CancelRequest, CancellationRequest, MAX_BATCH, SubmitRequest, header};
 
-use crate::{Answer, AttemptList, BatchItem, Client, Error, NewTask, Pressure, Task, TaskList, TaskQuery};
-
-/// How many tasks a group cancel reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-pub struct Cancelled {
-    /// Tasks that waited and are CANCELLED.
-    pub cancelled: u64,
-    /// Tasks that run and were asked to stop.
-    pub requested: u64,
-}
+use crate::{Answer, AttemptList, BatchItem, Cancelled, Client, Error, NewTask, Pressure, Task, TaskList, TaskQuery};
 
 #[derive(Serialize)]
 struct BatchBody<'a> {
@@ -117,24 +108,24 @@ impl Client {
         self.send(request, Duration::ZERO).await
     }
 
-    /// Cancels all tasks with a cancellation token, and refuses later ones for a day.
+    /// Cancels all tasks with a cancellation token, and the tasks that they started; refuses later ones for a day. It
+    /// can be repeated.
     ///
     /// # Errors
-    /// [`Error::Problem`] with status 404 or 405 where the server does not serve this yet.
+    /// [`Error::OutcomeUnknown`] where it took too long: the server goes on with it.
     pub async fn cancel_token(&self, token: &str) -> Result<Answer<Cancelled>, Error> {
-        self.cancel_group("token", token).await
+        self.cancel_group(CancellationRequest { token: Some(token.into()), workflow_id: None }).await
     }
 
-    /// Cancels all tasks of a workflow.
+    /// Cancels all tasks of a workflow, and the tasks that they started. It can be repeated.
     ///
     /// # Errors
     /// As [`Client::cancel_token`].
     pub async fn cancel_workflow(&self, id: &str) -> Result<Answer<Cancelled>, Error> {
-        self.cancel_group("workflow_id", id).await
+        self.cancel_group(CancellationRequest { token: None, workflow_id: Some(id.into()) }).await
     }
 
-    async fn cancel_group(&self, name: &str, value: &str) -> Result<Answer<Cancelled>, Error> {
-        let body = serde_json::json!({ name: value });
+    async fn cancel_group(&self, body: CancellationRequest<'_>) -> Result<Answer<Cancelled>, Error> {
         self.send(self.request(Method::POST, &["v1", "cancellations"]).json(&body), Duration::ZERO).await
     }
 

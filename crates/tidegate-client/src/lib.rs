@@ -35,7 +35,6 @@ mod operator;
 mod transport;
 
 pub use answer::Answer;
-pub use calls::Cancelled;
 pub use client::{Client, ClientBuilder};
 pub use error::{Error, Refusal};
 pub use list::TaskQuery;
@@ -44,7 +43,7 @@ pub use operator::Named;
 
 pub use tidegate_core::pause::{PauseMode, PauseTarget};
 pub use tidegate_core::{Class, Priority, Reason, Status, TaskId};
-pub use tidegate_wire::{Pause, PauseList, PauseRequest, Timestamp};
+pub use tidegate_wire::{Cancelled, Pause, PauseList, PauseRequest, Timestamp};
 
 /// A task, as the server shows it.
 pub type Task = tidegate_wire::Task<'static>;

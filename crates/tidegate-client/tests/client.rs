@@ -151,6 +151,7 @@ async fn queries_and_cancels_are_written_as_the_contract_says() {
         answer("200 OK", &[], &task_json("CANCELLED")),
         answer("200 OK", &[], &task_json("COMPLETED")),
         answer("200 OK", &[], r#"{"cancelled":2,"requested":1}"#),
+        answer("200 OK", &[], r#"{"cancelled":0,"requested":3}"#),
     ])
     .await;
     let client = Client::builder(&fake.url()).tenant("acme").build().unwrap();
@@ -164,12 +165,14 @@ async fn queries_and_cancels_are_written_as_the_contract_says() {
     client.cancel(id(), Some("no longer needed")).await.unwrap();
     client.get_wait(id(), Duration::from_millis(250)).await.unwrap();
     assert_eq!(client.cancel_token("trip-42").await.unwrap().cancelled, 2);
+    assert_eq!(client.cancel_workflow("wf-7").await.unwrap().requested, 3);
     let requests = fake.requests();
     for (request, parts) in requests.iter().zip([
         ["get /v1/tasks?kind=a+b&limit=7&label.k%26=v%3d1 ", "x-tenant: acme"],
         [&format!("post /v1/tasks/{ID}/cancel "), r#"{"reason":"no longer needed"}"#],
         [&format!("get /v1/tasks/{ID}?wait_ms=250 "), ""],
         ["post /v1/cancellations ", r#"{"token":"trip-42"}"#],
+        ["post /v1/cancellations ", r#"{"workflow_id":"wf-7"}"#],
     ]) {
         for part in parts {
             assert!(request.contains(part), "{part:?} is not in {request}");

@@ -84,7 +84,7 @@ async fn run<T: Weighted>(
                     item = receiver.recv() => match item { Some(item) => item, None => return },
                     () = closed.cancelled(), if again.is_none() => return,
                     () = sleep(pause), if again.is_some() => {
-                        flush.flush(Vec::new()).await;
+                        flush_unharmed(&mut flush, Vec::new()).await;
                         continue;
                     }
                 }
@@ -104,11 +104,15 @@ async fn run<T: Weighted>(
             }
             batch.push(item);
         }
-        // A batch that panics must not take the door with it: its callers hear that nobody knows, the next ones are served.
-        if let Err(panic) = AssertUnwindSafe(flush.flush(batch)).catch_unwind().await {
-            tracing::error!(why = panic_message(&*panic), "a batch broke off");
-            metrics::counter!("tidegate_background_restarts_total", "work" => "batch").increment(1);
-        }
+        flush_unharmed(&mut flush, batch).await;
+    }
+}
+
+/// A batch that panics must not take the door with it: its callers hear that nobody knows, the next ones are served.
+async fn flush_unharmed<T>(flush: &mut impl Flush<T>, batch: Vec<T>) {
+    if let Err(panic) = AssertUnwindSafe(flush.flush(batch)).catch_unwind().await {
+        tracing::error!(why = panic_message(&*panic), "a batch broke off");
+        metrics::counter!("tidegate_background_restarts_total", "work" => "batch").increment(1);
     }
 }
 

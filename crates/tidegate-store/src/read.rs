@@ -63,8 +63,8 @@ impl Store {
 
     /// The place of a waiting task among all that wait, from 1; none beyond a thousand.
     async fn position(&self, task: &TaskRecord, rank: i64) -> Result<Option<u32>, StoreError> {
-        let query = sqlx::query(POSITION).bind(task.class.code()).bind(rank).bind(task.id.0).bind(MAX_POSITION);
-        let before: i64 = self.read(query).await?.first().map_or(Ok(0), |row| row.try_get(0))?;
+        let query = || sqlx::query(POSITION).bind(task.class.code()).bind(rank).bind(task.id.0).bind(MAX_POSITION);
+        let before: i64 = self.ask(query).await?.first().map_or(Ok(0), |row| row.try_get(0))?;
         Ok((before < MAX_POSITION).then(|| u32::try_from(before + 1).unwrap_or(1)))
     }
 

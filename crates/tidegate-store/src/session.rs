@@ -63,6 +63,24 @@ pub struct Session {
     state: Mutex<State>,
 }
 
+/// What ended while a turn waited for the cell's lock.
+struct Late<'a> {
+    ask: Option<&'a (dyn Fn() -> Vec<Report> + Sync)>,
+    told: Vec<Report>,
+}
+
+impl Late<'_> {
+    fn none() -> Self {
+        Self { ask: None, told: Vec::new() }
+    }
+
+    fn gather(&mut self) {
+        if let Some(ask) = self.ask {
+            self.told.append(&mut ask());
+        }
+    }
+}
+
 #[derive(Default)]
 struct State {
     /// What this process knows to hold.
@@ -133,12 +151,31 @@ impl Session {
     /// On an error nothing is known to have been settled: hand the same reports in again. A report whose lease is
     /// gone by then changes nothing.
     pub async fn turn(&self, reports: &[Report], want: usize) -> Result<Turn, StoreError> {
+        self.turn_with(reports, want, &mut Late::none()).await
+    }
+
+    /// The same, and what ended while it came to its turn at the cell's lock: `late` is asked for that once the lock
+    /// is there, and must not block. If anything is wanted, as many tasks more are claimed. What `late` gave is put
+    /// behind the reports, on an error too.
+    pub async fn turn_gathering(
+        &self,
+        reports: &mut Vec<Report>,
+        want: usize,
+        late: &(dyn Fn() -> Vec<Report> + Sync),
+    ) -> Result<Turn, StoreError> {
+        let mut late = Late { ask: Some(late), told: Vec::new() };
+        let turned = self.turn_with(reports, want, &mut late).await;
+        reports.append(&mut late.told);
+        turned
+    }
+
+    async fn turn_with(&self, reports: &[Report], want: usize, late: &mut Late<'_>) -> Result<Turn, StoreError> {
         let mut claimed = if self.state().unsure { self.recover().await? } else { Vec::new() };
         let want = want.saturating_sub(claimed.len());
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.try_turn(reports, want).await {
+            match self.try_turn(reports, want, late).await {
                 Ok(mut turn) => {
                     turn.claimed.append(&mut claimed);
                     return Ok(turn);
@@ -157,19 +194,22 @@ impl Session {
         }
     }
 
-    async fn try_turn(&self, reports: &[Report], want: usize) -> Result<Turn, StoreError> {
-        if reports.is_empty() && (want == 0 || !self.any_work().await?) {
+    async fn try_turn(&self, reports: &[Report], want: usize, late: &mut Late<'_>) -> Result<Turn, StoreError> {
+        if reports.is_empty() && late.told.is_empty() && (want == 0 || !self.any_work().await?) {
             return Ok(Turn::default());
         }
         let began = Instant::now();
         let mut tx = self.connections.begin(true).await?;
         let limited = if want > 0 { Some(Limited::read(&self.store, &mut tx).await?) } else { None };
+        late.gather();
+        let want = if want > 0 { want + late.told.len() } else { 0 };
+        let reports: Vec<&Report> = reports.iter().chain(&late.told).collect();
         let blocked = limited.as_ref().map(|limited| limited.blocked(reports.len())).unwrap_or_default();
         let mut changes = Changes::default();
         let (mut settled, mut now) = (vec![Settled::LeaseLost; reports.len()], None);
         let mut beside = None;
         if !reports.is_empty() {
-            let settling = self.settle(reports, &mut settled, &mut changes, &mut tx);
+            let settling = self.settle(&reports, &mut settled, &mut changes, &mut tx);
             let (settled_at, looked) = tokio::join!(settling, self.look_beside(want, reports.len(), &blocked));
             (now, beside) = (settled_at?, looked);
         }
@@ -198,7 +238,7 @@ impl Session {
         metrics::histogram!("tidegate_turn_claimed_tasks").record(claimed.len() as f64);
         let claimed = self.read_records(claimed, records).await?;
         let mut state = self.state();
-        for report in reports {
+        for report in &reports {
             state.held.remove(&(report.id, report.fence));
         }
         state.held.extend(claimed.iter().map(|task| (task.id, task.fence)));
@@ -246,7 +286,7 @@ impl Session {
     /// Takes the leases of the reports away and decides what becomes of each task.
     async fn settle(
         &self,
-        reports: &[Report],
+        reports: &[&Report],
         settled: &mut [Settled],
         changes: &mut Changes,
         tx: &mut Tx,
@@ -437,7 +477,7 @@ impl Session {
             usage: None,
             backoff: BackoffPolicy::default(),
         };
-        if let Err(error) = Box::pin(self.try_turn(&[report], 0)).await {
+        if let Err(error) = Box::pin(self.try_turn(&[report], 0, &mut Late::none())).await {
             tracing::error!(task.id = %task.id, %error, "a task without a record could not be given up");
         }
     }

@@ -10,6 +10,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::background::supervise;
 use crate::bell::Bells;
 use crate::connection::{Connections, StoreOptions};
 use crate::directory::Directory;
@@ -75,7 +76,8 @@ impl Store {
         };
         let inner = Arc::new(inner);
         let watch = Arc::new(Watch::start(inner.clone()));
-        tokio::spawn(closed.clone().run_until_cancelled_owned(keep_remembered(inner.clone())));
+        let policy = inner.clone();
+        inner.tasks.spawn(supervise("watch of the policy", closed.clone(), move || keep_remembered(policy.clone())));
         Ok(Self { inner, options: Arc::new(options), watch, _closed: Arc::new(closed.drop_guard()) })
     }
 

@@ -4,6 +4,7 @@
 //! with `'static` in place of the lifetime. Readers ignore members that they do not know.
 
 mod attempt;
+mod cancellation;
 pub mod header;
 mod policy;
 mod policy_schema;
@@ -15,6 +16,7 @@ mod task;
 mod time;
 
 pub use attempt::{Attempt, AttemptList};
+pub use cancellation::{CancellationRequest, Cancelled};
 pub use policy::{
     LimitsChange, LimitsDocument, MERGE_PATCH_JSON, Pause, PauseList, PauseRequest, PeerChange, PeerDocument, PeerPage,
     PeerUsage, TenantChange, TenantDocument, TenantPage, TenantUsage,

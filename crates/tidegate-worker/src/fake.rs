@@ -46,6 +46,8 @@ pub(crate) struct State {
     pub(crate) beat_plan: Option<Plan>,
     /// How long turns and heartbeats take.
     pub(crate) turn_time: Duration,
+    /// How long a turn waits for the lock.
+    pub(crate) lock_time: Duration,
     pub(crate) beat_time: Duration,
     /// Tasks whose result is refused as a value.
     pub(crate) unstorable: HashSet<TaskId>,
@@ -219,6 +221,22 @@ impl SessionPort for FakeSession {
         };
         self.store.state().in_flight -= 1;
         result
+    }
+
+    async fn turn_gathering(
+        &self,
+        reports: &mut Vec<Report>,
+        want: usize,
+        late: &(dyn Fn() -> Vec<Report> + Sync),
+    ) -> Result<Turn, PortError> {
+        let time = self.store.state().lock_time;
+        if !time.is_zero() {
+            sleep(time).await;
+        }
+        let before = reports.len();
+        reports.append(&mut late());
+        let more = if want > 0 { reports.len() - before } else { 0 };
+        self.turn(reports, want + more).await
     }
 
     async fn close(&self) -> Result<(), PortError> {

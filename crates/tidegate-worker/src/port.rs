@@ -61,6 +61,22 @@ pub trait SessionPort: Send + Sync + 'static {
     /// for as long as the session lives.
     fn turn(&self, reports: &[Report], want: usize) -> impl Future<Output = Result<Turn, PortError>> + Send;
 
+    /// The same, and what ended before the turn could begin in earnest: it asks `late` for that, once at least if there
+    /// is anything to do, and puts it behind the reports. If anything is wanted, as many tasks more are claimed.
+    fn turn_gathering(
+        &self,
+        reports: &mut Vec<Report>,
+        want: usize,
+        late: &(dyn Fn() -> Vec<Report> + Sync),
+    ) -> impl Future<Output = Result<Turn, PortError>> + Send {
+        async move {
+            let before = reports.len();
+            reports.append(&mut late());
+            let more = if want > 0 { reports.len() - before } else { 0 };
+            self.turn(reports, want + more).await
+        }
+    }
+
     /// Ends the session. It holds no lease any more.
     fn close(&self) -> impl Future<Output = Result<(), PortError>> + Send;
 }

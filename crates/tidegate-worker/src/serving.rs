@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
@@ -97,7 +97,8 @@ pub(crate) struct Serving<'a, P: WorkPort> {
     desk: &'a mut Desk,
     session: Arc<P::Session>,
     shift: Arc<Shift>,
-    outbox: Outbox,
+    /// Shared with the turn in flight, which takes along what is reported before it has the lock.
+    outbox: Arc<Mutex<Outbox>>,
     turn: Option<JoinHandle<Turned>>,
     /// The wait for work. Kept while busy, so that no ring is missed.
     bell: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -117,7 +118,7 @@ impl<'a, P: WorkPort> Serving<'a, P> {
             desk,
             session: Arc::new(session),
             shift,
-            outbox: Outbox::default(),
+            outbox: Arc::default(),
             turn: None,
             bell: None,
             hungry: true,
@@ -174,14 +175,18 @@ impl<'a, P: WorkPort> Serving<'a, P> {
         }
     }
 
+    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+        locked(&self.outbox)
+    }
+
     /// Slots that neither a handler nor an unsettled lease is in.
     fn free(&self) -> usize {
-        (self.desk.options.slots as usize).saturating_sub(self.desk.busy + self.outbox.len())
+        (self.desk.options.slots as usize).saturating_sub(self.desk.busy + self.outbox().len())
     }
 
     fn may_turn(&self) -> bool {
         let claim = self.stage == Stage::Open && self.hungry && self.free() > 0;
-        self.turn.is_none() && self.retry_at.is_none() && (claim || !self.outbox.is_empty())
+        self.turn.is_none() && self.retry_at.is_none() && (claim || !self.outbox().is_empty())
     }
 
     fn wake_at(&self) -> Option<Instant> {
@@ -195,12 +200,12 @@ impl<'a, P: WorkPort> Serving<'a, P> {
     /// Lets handlers that end at once join the turn that is about to start.
     async fn gather(&mut self) {
         for _ in 0..GATHER_ROUNDS {
-            let before = self.outbox.len();
+            let before = self.outbox().len();
             yield_now().await;
             while let Ok(finished) = self.desk.finished.try_recv() {
                 self.take_in(finished);
             }
-            if self.outbox.len() == before {
+            if self.outbox().len() == before {
                 return;
             }
         }
@@ -212,22 +217,26 @@ impl<'a, P: WorkPort> Serving<'a, P> {
         if Arc::ptr_eq(&finished.shift, &self.shift)
             && let Some(report) = finished.report
         {
-            self.outbox.push(report);
+            self.outbox().push(report);
         }
     }
 
     fn start_turn(&mut self) {
-        let suspicious = self.outbox.is_suspicious();
-        let reports = self.outbox.take();
+        let suspicious = self.outbox().is_suspicious();
+        let mut reports = self.outbox().take();
         let want = if self.stage == Stage::Open && !suspicious { self.free() } else { 0 };
         if want > 0 {
             self.hungry = false;
         }
-        let (session, again) = (self.session.clone(), self.again);
+        let (session, again, outbox) = (self.session.clone(), self.again, self.outbox.clone());
         // A task of its own: it must not be cut in the middle, whatever happens here.
         self.turn = Some(tokio::spawn(async move {
             let sent = Instant::now();
-            let result = session.turn(&reports, want).await;
+            let before = reports.len();
+            // Those that end at almost the same moment need not wait for a second turn.
+            let late = || if suspicious { Vec::new() } else { locked(&outbox).take() };
+            let result = session.turn_gathering(&mut reports, want, &late).await;
+            let want = if want > 0 { want + reports.len() - before } else { 0 };
             Turned { reports, again, want, sent, result }
         }));
     }
@@ -255,7 +264,7 @@ impl<'a, P: WorkPort> Serving<'a, P> {
             Err(PortError::Refused(error)) if !reports.is_empty() => {
                 tracing::error!(error, reports = reports.len(), "the store refused a value of a report");
                 self.hungry |= want > 0;
-                if self.outbox.refused(reports) == Refusal::Hopeless {
+                if self.outbox().refused(reports) == Refusal::Hopeless {
                     self.shift.lose("a report could not be settled in any form");
                 }
             }
@@ -263,7 +272,7 @@ impl<'a, P: WorkPort> Serving<'a, P> {
                 tracing::warn!(error = &error as &dyn std::error::Error, reports = reports.len(), "a turn failed");
                 self.again = true;
                 self.hungry |= want > 0;
-                self.outbox.put_back(reports);
+                self.outbox().put_back(reports);
                 self.failures = self.failures.saturating_add(1);
                 let delay = backoff::delay_ms(TURN_RETRY, self.failures, None, rand::random_range(0.5..1.0));
                 self.retry_at = Some(Instant::now() + Duration::from_millis(delay));
@@ -276,14 +285,14 @@ impl<'a, P: WorkPort> Serving<'a, P> {
         let Some(entry) = self.desk.registry.get(&claimed.kind) else {
             // Never asked for. Handed back, another worker may have it.
             tracing::error!(task.id = %claimed.id, kind = %claimed.kind, "claimed a task of a kind that nothing here runs");
-            self.outbox.push(unasked(&claimed));
+            self.outbox().push(unasked(&claimed));
             return;
         };
         let attempt = Attempt::new(claimed, sent, entry.clone(), &self.desk.options);
         if self.stage != Stage::Open {
-            self.outbox.push(attempt.handed_back());
+            self.outbox().push(attempt.handed_back());
         } else if let Some(report) = attempt.too_late() {
-            self.outbox.push(report);
+            self.outbox().push(report);
         } else if self.shift.enter(attempt.slot().clone()) {
             self.desk.busy += 1;
             tokio::spawn(attempt.go(self.shift.clone(), self.desk.done.clone()));
@@ -315,14 +324,14 @@ impl<'a, P: WorkPort> Serving<'a, P> {
             Stage::Open => false,
             Stage::GivenUp => true,
             Stage::Finishing { .. } | Stage::Stopping { .. } => {
-                self.turn.is_none() && self.outbox.is_empty() && self.shift.is_idle() && self.desk.finished.is_empty()
+                self.turn.is_none() && self.outbox().is_empty() && self.shift.is_idle() && self.desk.finished.is_empty()
             }
         }
     }
 
     async fn leave(self) -> Served {
         self.shift.end();
-        let left: Vec<_> = self.shift.leases().into_iter().chain(self.outbox.leases()).collect();
+        let left: Vec<_> = self.shift.leases().into_iter().chain(self.outbox().leases()).collect();
         if left.is_empty() && self.turn.is_none() {
             let session = self.session;
             let closing = tokio::spawn(async move { session.close().await });
@@ -335,6 +344,10 @@ impl<'a, P: WorkPort> Serving<'a, P> {
         }
         Served::Drained(left)
     }
+}
+
+fn locked(outbox: &Mutex<Outbox>) -> MutexGuard<'_, Outbox> {
+    outbox.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Says which reports came after their lease was lost.

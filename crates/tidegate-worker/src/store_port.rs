@@ -64,6 +64,15 @@ impl SessionPort for Session {
         Ok(self.turn(reports, want).await?)
     }
 
+    async fn turn_gathering(
+        &self,
+        reports: &mut Vec<Report>,
+        want: usize,
+        late: &(dyn Fn() -> Vec<Report> + Sync),
+    ) -> Result<Turn, PortError> {
+        Ok(self.turn_gathering(reports, want, late).await?)
+    }
+
     async fn close(&self) -> Result<(), PortError> {
         Ok(self.close().await?)
     }

@@ -10,7 +10,10 @@ use serde_json::Value;
 use sqlx::{Connection, PgConnection};
 use tidegate_core::submission::{Submission, Timing};
 use tidegate_core::{Fence, Kind, Reason, Status, TaskId, TenantId};
-use tidegate_store::{Admission, Admitter, AdmitterOptions, CancelOutcome, Canceller, Store, StoreOptions, TaskRecord};
+use tidegate_store::{
+    Admission, Admitter, AdmitterOptions, CancelOutcome, Canceller, Group, GroupCancelled, Store, StoreOptions,
+    TaskRecord,
+};
 use tidegate_testkit::{Fault, FaultProxy, TestDb, poll_until};
 use tidegate_worker::{
     Context, Drained, Handler, HandlerError, KindOptions, Registry, StorePort, Worker, WorkerOptions, builtin, typed,
@@ -163,6 +166,38 @@ async fn a_cancel_is_requested_delivered_and_acknowledged_within_a_moment() {
     assert_eq!(task.reason, Some(Reason::CancelRequested));
     assert!(task.cancel_requested_ms <= task.cancel_delivered_ms, "{task:?}");
     assert!(task.cancel_delivered_ms <= task.cancel_acknowledged_ms && task.cancel_delivered_ms.is_some(), "{task:?}");
+    worker.shut_down().await;
+    assert_eq!(cell.left().await, (0, 0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_token_stops_what_runs_and_what_that_started() {
+    let cell = Cell::new().await;
+    let worker = cell.worker(options());
+    let submission = |parent_id, cancellation_token: Option<&str>| {
+        let (id, kind) = (cell.store.next_id(), Kind::parse("count").unwrap());
+        let submission = Submission::new(id, TenantId::default_tenant(), kind, "null".to_owned());
+        Submission { parent_id, cancellation_token: cancellation_token.map(str::to_owned), ..submission }
+    };
+    let run = async |submission: Submission| {
+        let id = submission.id;
+        cell.admitter.admit(submission, Instant::now()).await.unwrap();
+        cell.until(id, Status::Running).await;
+        id
+    };
+    let parent = run(submission(None, Some("trip-42"))).await;
+    let child = run(submission(Some(parent), None)).await;
+    cell.until_run(2).await;
+    let asked = Instant::now();
+    let group = Group::Token("trip-42".into());
+    let reached = cell.canceller.cancel_group(&TenantId::default_tenant(), group).await.unwrap();
+    assert_eq!(reached, GroupCancelled { cancelled: 0, requested: 1 });
+    for (id, reason) in [(parent, Reason::TokenCancelled), (child, Reason::ParentCancelled)] {
+        let task = cell.until(id, Status::Cancelled).await;
+        assert_eq!(task.reason, Some(reason));
+        assert!(task.cancel_delivered_ms <= task.cancel_acknowledged_ms && task.cancel_delivered_ms.is_some());
+    }
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
     worker.shut_down().await;
     assert_eq!(cell.left().await, (0, 0, 0));
 }

@@ -1,6 +1,7 @@
 //! From what callers send to types that cannot hold nonsense. Every complaint names its place.
 
 mod class;
+mod group;
 mod headers;
 mod members;
 mod policy;
@@ -9,6 +10,7 @@ mod submission;
 mod value;
 
 pub(crate) use class::earn_class;
+pub(crate) use group::group;
 pub(crate) use headers::{SubmitHeaders, no_idempotency_key, only};
 pub(crate) use members::{Members, array, check_item, document, duplicate, list_document, missing, unknown};
 pub(crate) use policy::{change, name_page, pause};

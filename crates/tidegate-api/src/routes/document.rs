@@ -20,6 +20,7 @@ const WHOLE: &[&str] = &[
     "Attempt",
     "AttemptList",
     "Cancel",
+    "Cancelled",
     "ClassWaits",
     "Cost",
     "CostReport",

@@ -3,6 +3,7 @@
 mod admin;
 mod batch;
 mod cancel;
+mod cancellations;
 mod docs;
 mod document;
 mod extract;
@@ -37,6 +38,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(tasks::get))
         .routes(routes!(tasks::attempts))
         .routes(routes!(cancel::cancel))
+        .routes(routes!(cancellations::cancel))
         .routes(routes!(pressure::pressure))
         .routes(routes!(admin::limits::get, admin::limits::patch))
         .routes(routes!(admin::tenants::list))
@@ -67,6 +69,7 @@ const PATTERNS: &[&str] = &[
     "/v1/tasks/{id}",
     "/v1/tasks/{id}/attempts",
     "/v1/tasks/{id}/cancel",
+    "/v1/cancellations",
     "/v1/pressure",
     "/v1/admin/limits",
     "/v1/admin/tenants",

@@ -18,6 +18,7 @@ const ROUTES: &[(&str, &str)] = &[
     ("POST", "/v1/tasks"),
     ("POST", "/v1/tasks/batch"),
     ("POST", "/v1/tasks/018f0000-0000-7000-8000-000000000007/cancel"),
+    ("POST", "/v1/cancellations"),
     ("GET", "/nowhere"),
     ("DELETE", "/v1/tasks"),
 ];

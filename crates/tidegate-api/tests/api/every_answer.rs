@@ -28,6 +28,8 @@ async fn every_answer_has_a_request_id_and_the_pressure() {
         ("GET", &format!("/v1/tasks/{id}"), ""),
         ("GET", &format!("/v1/tasks/{id}/attempts"), ""),
         ("POST", &format!("/v1/tasks/{id}/cancel"), ""),
+        ("POST", "/v1/cancellations", "{\"token\":\"t\"}"),
+        ("POST", "/v1/cancellations", "{}"),
         ("GET", "/v1/pressure", ""),
         ("GET", "/", ""),
         ("GET", "/livez", ""),

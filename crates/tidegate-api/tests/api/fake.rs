@@ -11,8 +11,8 @@ use tidegate_core::policy::Policy;
 use tidegate_core::submission::Submission;
 use tidegate_core::{Class, EpochMs, Fence, Reason, Status, TaskId, TenantId};
 use tidegate_store::{
-    Admission, AdmitError, AttemptRecord, CancelOutcome, ClassGauges, Gauges, StoreError, TaskFilter, TaskPage,
-    TaskRecord,
+    Admission, AdmitError, AttemptRecord, CancelOutcome, ClassGauges, Gauges, Group, GroupCancelled, StoreError,
+    TaskFilter, TaskPage, TaskRecord,
 };
 use tokio::sync::watch;
 
@@ -224,6 +224,33 @@ impl Fake {
         }
     }
 
+    fn cancel_group_now(&self, tenant: &TenantId, group: &Group) -> GroupCancelled {
+        let (reason, ids): (_, Vec<TaskId>) = {
+            let held = self.held();
+            let of = |task: &&TaskRecord| match group {
+                Group::Token(token) => task.cancellation_token.as_ref() == Some(token),
+                Group::Workflow(id) => task.workflow_id.as_ref() == Some(id),
+            };
+            let reason = match group {
+                Group::Token(_) => Reason::TokenCancelled,
+                Group::Workflow(_) => Reason::WorkflowCancelled,
+            };
+            (reason, held.tasks.values().filter(of).map(|task| task.id).collect())
+        };
+        let mut reached = GroupCancelled::default();
+        for id in ids {
+            match self.cancel_now(tenant, id, None) {
+                CancelOutcome::Cancelled => {
+                    self.update(id, |task| task.reason = Some(reason));
+                    reached.cancelled += 1;
+                }
+                CancelOutcome::Requested => reached.requested += 1,
+                _ => {}
+            }
+        }
+        reached
+    }
+
     fn select(&self, tenant: &TenantId, filter: &TaskFilter) -> TaskPage {
         let held = self.held();
         let labels_match = |task: &TaskRecord| {
@@ -395,6 +422,17 @@ impl Backend for Fake {
         Box::pin(async move {
             self.trouble_with_reading().await?;
             Ok(self.cancel_now(tenant, id, detail))
+        })
+    }
+
+    fn cancel_group<'a>(
+        &'a self,
+        tenant: &'a TenantId,
+        group: Group,
+    ) -> BoxFuture<'a, Result<GroupCancelled, StoreError>> {
+        Box::pin(async move {
+            self.trouble_with_reading().await?;
+            Ok(self.cancel_group_now(tenant, &group))
         })
     }
 

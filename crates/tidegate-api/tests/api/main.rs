@@ -6,6 +6,7 @@ mod access;
 mod bad_values;
 mod batch;
 mod cancel;
+mod cancellations;
 mod every_answer;
 mod fake;
 mod fake_operations;

@@ -267,3 +267,33 @@ async fn what_operators_change_is_stored_and_what_tenants_hold_is_told() {
     cell.api.ask("DELETE", "/v1/admin/tenants/default").send().await.expect(204);
     assert_eq!(cell.api.get("/v1/admin/tenants/default").await.expect(200).json()["configured"], false);
 }
+
+#[tokio::test]
+async fn a_cancelled_group_is_gone_with_its_children_and_its_token_is_refused() {
+    let cell = Cell::new(Limits::default()).await;
+    let member = "{\"kind\":\"echo\",\"cancellation_token\":\"trip-42\",\"workflow_id\":\"wf-7\"}";
+    let session = cell.session().await;
+    let parent = cell.api.submit(member).await.expect(202).id();
+    assert_eq!(session.turn(&[], 1).await.unwrap().claimed[0].id, parent);
+    let waiting = cell.api.submit(member).await.expect(202).id();
+    let child = cell.api.submit(format!("{{\"kind\":\"echo\",\"parent_id\":\"{parent}\"}}")).await.expect(202).id();
+    let cancel = async |body: &str| cell.api.post("/v1/cancellations", body.to_owned()).await.expect(200).json();
+    let reached = cancel("{\"token\":\"trip-42\"}").await;
+    assert_eq!(reached, serde_json::json!({"cancelled": 1, "requested": 1}));
+    for (id, reason) in [(waiting, "token_cancelled"), (child, "parent_cancelled")] {
+        let task = cell.api.get(&format!("/v1/tasks/{id}")).await.expect(200).json();
+        assert_eq!((&task["status"], &task["reason"]), (&"CANCELLED".into(), &reason.into()));
+    }
+    let asked = cell.api.get(&format!("/v1/tasks/{parent}")).await.expect(200).json();
+    assert_eq!((&asked["status"], &asked["children"]), (&"RUNNING".into(), &serde_json::json!([child])));
+    assert!(asked["cancel"]["requested_at"].is_string());
+    let late = cell.api.submit(member).await;
+    let problem = late.refused(409, "token_cancelled");
+    assert_eq!((&problem["outcome"], late.header("retry-after")), (&"CANCELLED".into(), None));
+    // A workflow is not refused.
+    let again = cell.api.submit("{\"kind\":\"echo\",\"workflow_id\":\"wf-7\"}").await.expect(202).id();
+    let reached = cancel("{\"workflow_id\":\"wf-7\"}").await;
+    assert_eq!(reached, serde_json::json!({"cancelled": 1, "requested": 1}));
+    let task = cell.api.get(&format!("/v1/tasks/{again}")).await.expect(200).json();
+    assert_eq!(task["reason"], "workflow_cancelled");
+}

@@ -191,7 +191,7 @@ fn judge(
         return later(policy, facts, ask);
     }
     if let Err(refusal) = capacity::peer_has_room(policy, facts, ask, entrance) {
-        return full(policy, facts, submission, times, refusal, Reason::PeerBusy, verdict);
+        return full(policy, facts, submission, ask, times, refusal, Reason::PeerBusy, verdict);
     }
     if let Some(session) = slot {
         return Ok(Place::Slot(session));
@@ -205,7 +205,7 @@ fn judge(
         Err(reason) => {
             let retry = capacity::can_ever(policy, ask, reason).then(|| retry_after(policy, facts, ask.class, 0.0));
             let refusal = Refusal::rejected(reason, retry);
-            full(policy, facts, submission, times, refusal, Reason::Overload, verdict)
+            full(policy, facts, submission, ask, times, refusal, Reason::Overload, verdict)
         }
     }
 }
@@ -298,11 +298,13 @@ fn starts_in_time(
     Err(Refusal { expected_wait_ms, ..Refusal::new(Status::Expired, Reason::DeadlineTooShort) })
 }
 
-/// There is no room: what the caller agreed to is done, or it is refused.
+/// There is no room: what the caller agreed to is done, or it is refused. Who is deferred holds its bytes all the same.
+#[allow(clippy::too_many_arguments, reason = "the facts of one refusal")]
 fn full(
     policy: &Policy,
     facts: &Facts,
     submission: &Submission,
+    ask: &Ask<'_>,
     times: &Times,
     refusal: Refusal,
     deferred: Reason,
@@ -315,11 +317,12 @@ fn full(
             Err(refusal)
         }
         OnFull::Defer if refusal.retry_after_ms.is_some() => {
-            let more = facts.cell.deferred < i64::from(policy.limits.max_deferred);
-            if more {
-                Ok(Place::Deferred(deferred))
-            } else {
-                Err(Refusal::rejected(Reason::DeferredFull, refusal.retry_after_ms))
+            match capacity::fits(policy, facts, ask, Entrance::Later) {
+                Ok(()) => Ok(Place::Deferred(deferred)),
+                Err(reason) => {
+                    let retry_after_ms = refusal.retry_after_ms.filter(|_| capacity::can_ever(policy, ask, reason));
+                    Err(Refusal::rejected(reason, retry_after_ms))
+                }
             }
         }
         _ => Err(refusal),

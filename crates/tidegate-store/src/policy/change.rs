@@ -29,7 +29,7 @@ const DROP_SEEDED: &str = "UPDATE tidegate.policy SET patch = NULL, seed_off = t
 impl Store {
     /// The limits of the cell that are in effect.
     pub async fn limits(&self) -> Result<Limits, StoreError> {
-        let rows = self.read(sqlx::query(ONE).bind(Scope::Limits.code()).bind("")).await?;
+        let rows = self.ask(|| sqlx::query(ONE).bind(Scope::Limits.code()).bind("")).await?;
         let documents = match rows.first() {
             Some(row) => Documents::parse(row.try_get("seed")?, row.try_get("patch")?)?,
             None => Documents::default(),

@@ -80,7 +80,7 @@ impl Store {
     }
 
     async fn named<T: Patched>(&self, scope: Scope, name: &str) -> Result<Option<Named<T>>, StoreError> {
-        let rows = self.read(sqlx::query(ONE).bind(scope.code()).bind(name.to_owned())).await?;
+        let rows = self.ask(|| sqlx::query(ONE).bind(scope.code()).bind(name.to_owned())).await?;
         rows.first().map(|row| named_of(row, scope)).transpose()
     }
 
@@ -92,8 +92,8 @@ impl Store {
     ) -> Result<NamedPage<T>, StoreError> {
         let after = after.unwrap_or_default().to_owned();
         let limit = limit.max(1);
-        let query = sqlx::query(PAGE).bind(scope.code()).bind(after).bind(i64::from(limit) + 1);
-        let rows = self.read(query).await?;
+        let query = || sqlx::query(PAGE).bind(scope.code()).bind(after.clone()).bind(i64::from(limit) + 1);
+        let rows = self.ask(query).await?;
         let items = rows.iter().take(limit.into()).map(|row| named_of(row, scope)).collect::<Result<Vec<_>, _>>()?;
         let more = rows.len() > items.len();
         let next = items.last().filter(|_| more).map(|last: &Named<T>| last.name.clone());

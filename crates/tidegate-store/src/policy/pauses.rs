@@ -50,7 +50,7 @@ impl Store {
 
     /// The pauses that are in effect, oldest first: at most [`MAX_PAUSES`].
     pub async fn list_pauses(&self) -> Result<Vec<Pause>, StoreError> {
-        let rows = self.read(sqlx::query(LIST)).await?;
+        let rows = self.ask(|| sqlx::query(LIST)).await?;
         rows.iter()
             .map(|row| {
                 let rest = (row.try_get("until_ms")?, row.try_get("reason")?, row.try_get("created_ms")?);

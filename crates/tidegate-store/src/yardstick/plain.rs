@@ -88,6 +88,13 @@ impl PlainQueue {
 
     /// Inserts so many rows with one UNNEST and commits.
     pub async fn insert(&mut self, rows: usize) -> Result<(), StoreError> {
+        let payloads = vec![self.payload.clone(); rows];
+        self.insert_each(payloads).await
+    }
+
+    /// The same, a row for each of these payloads.
+    pub async fn insert_each(&mut self, payloads: Vec<String>) -> Result<(), StoreError> {
+        let rows = payloads.len();
         let ids: Vec<Uuid> = (0..rows).map(|_| Uuid::now_v7()).collect();
         let ranks: Vec<i64> = (self.rank..self.rank + rows as i64).collect();
         self.rank += rows as i64;
@@ -95,7 +102,7 @@ impl PlainQueue {
             .bind(ids)
             .bind(ranks)
             .bind(vec![self.kind.as_str(); rows])
-            .bind(vec![self.payload.as_str(); rows])
+            .bind(payloads)
             .bind(vec![self.pad.as_str(); rows]);
         call(LONGEST, query.execute(&mut self.conn)).await.map(drop)
     }

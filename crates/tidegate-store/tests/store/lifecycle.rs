@@ -296,3 +296,35 @@ async fn waiting_tasks_expire_at_their_deadline_wherever_they_wait() {
     assert_eq!(cell.status(living).await, (Status::Queued, None));
     cell.assert_sound().await;
 }
+
+/// What ends while a turn waits for the cell's lock is settled by it, and its slots are filled too.
+#[tokio::test]
+async fn a_turn_takes_along_what_ended_before_it_had_the_lock() {
+    let cell = Cell::new().await;
+    for _ in 0..6 {
+        cell.add(cell.submission()).await;
+    }
+    let session = cell.session(8).await;
+    let held = session.turn(&[], 3).await.unwrap().claimed;
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let late = || {
+        asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        held[1..].iter().map(|task| report(task, Ending::Completed)).collect()
+    };
+    let mut reports = vec![report(&held[0], Ending::Completed)];
+    let turn = session.turn_gathering(&mut reports, 1, &late).await.unwrap();
+    assert_eq!(turn.settled, [Settled::Ended(Status::Completed); 3]);
+    assert_eq!(
+        reports.iter().map(|report| report.id).collect::<Vec<_>>(),
+        held.iter().map(|task| task.id).collect::<Vec<_>>()
+    );
+    assert_eq!((turn.claimed.len(), asked.into_inner()), (3, 1));
+    cell.assert_sound().await;
+    // Where nothing is wanted, nothing more is claimed for what came late.
+    cell.add(cell.submission()).await;
+    let mut reports = vec![report(&turn.claimed[0], Ending::Completed)];
+    let late = || vec![report(&turn.claimed[1], Ending::Completed)];
+    let last = session.turn_gathering(&mut reports, 0, &late).await.unwrap();
+    assert_eq!((last.settled.len(), last.claimed.len()), (2, 0));
+    cell.assert_sound().await;
+}

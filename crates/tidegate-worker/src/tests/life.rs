@@ -74,6 +74,19 @@ async fn what_ends_during_a_turn_joins_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_ends_while_a_turn_waits_for_the_lock_joins_that_turn_and_its_slots_are_filled() {
+    let worker = start(options(), nothing());
+    worker.store.state().lock_time = Duration::from_millis(5);
+    // Two waves of four, of which one ends a moment before the others.
+    worker.store.submit((0..8).map(|number| task(number, "sleep", r#"{"ms":100}"#)));
+    worker.store.state().queue[0].payload = r#"{"ms":98}"#.to_owned();
+    worker.store.until("all settled", |state| state.settled.len() == 8).await;
+    let turns = worker.store.state().turns.clone();
+    assert_eq!(turns.iter().find(|(reports, _)| *reports > 0), Some(&(4, 4)), "{turns:?}");
+    assert_eq!(turns.iter().filter(|(reports, _)| *reports > 0).count(), 2, "{turns:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_idle_worker_looks_about_once_a_second_and_hears_the_bell_at_once() {
     let worker = start(options(), nothing());
     sleep(Duration::from_secs(60)).await;
