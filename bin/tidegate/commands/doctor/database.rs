@@ -15,8 +15,8 @@ const MAX_SKEW_MS: i64 = 1_000;
 const OLD_SNAPSHOT_MS: i64 = 60_000;
 /// The share of its connections, in per cent, that should stay free for people, backups and restarts.
 const SPARE_PERCENT: i64 = 30;
-/// Connections of a process beside its pool: the door, cancels, the listener, a worker and its heartbeat.
-const BESIDE_THE_POOL: i64 = 5;
+/// Connections of a process beside its pool: the door, cancels (two), the listener, a worker and its heartbeat.
+const BESIDE_THE_POOL: i64 = 6;
 
 /// Judges what was seen. `ours` are the connections of one process's pool; `clock` is our clock before and after.
 pub(super) fn judge(

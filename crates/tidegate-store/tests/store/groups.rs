@@ -261,6 +261,33 @@ async fn group_cancels_claims_and_completions_may_race() {
     assert_over(&cell).await;
 }
 
+/// Whatever is let in with the token is reached by the cancel; whatever is not reached is refused.
+#[tokio::test]
+async fn nothing_slips_in_between_a_cancelled_token_and_its_tasks() {
+    let cell = Cell::new().await;
+    for round in 0..20 {
+        let name = format!("t{round}");
+        let arrivals = (0..40).map(|n| {
+            let (cell, name) = (&cell, name.clone());
+            async move {
+                for _ in 0..n * 5 {
+                    tokio::task::yield_now().await;
+                }
+                let submission = Submission { cancellation_token: Some(name), ..cell.submission() };
+                let Admission::Decided { id, decision } = cell.admit(submission).await else { panic!("not decided") };
+                (id, decision.reason == Some(Reason::TokenCancelled))
+            }
+        });
+        let (arrived, answer) = tokio::join!(futures_util::future::join_all(arrivals), cancel(&cell, token(&name)));
+        let let_in: Vec<TaskId> = arrived.iter().filter(|(_, refused)| !refused).map(|(id, _)| *id).collect();
+        assert_eq!(answer, reached(let_in.len() as u64, 0));
+        for id in let_in {
+            assert_eq!(cell.status(id).await, (Status::Cancelled, Some(Reason::TokenCancelled)));
+        }
+    }
+    assert_over(&cell).await;
+}
+
 #[tokio::test]
 async fn a_group_whose_process_died_is_carried_out_by_a_keeper() {
     let cell = Cell::new().await;
