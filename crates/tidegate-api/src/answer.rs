@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use axum::body::Body;
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, LOCATION};
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tidegate_core::admission::Decision;
@@ -17,6 +17,9 @@ use crate::decode::Draft;
 
 /// Room for a task without its payload, so that writing one seldom has to grow its buffer.
 const TASK_BYTES: usize = 1_536;
+
+/// Room for the headers of an answer: those of every answer, and its own.
+const HEADERS: usize = 12;
 
 /// The furthest place in the queue that is told.
 pub(crate) const MAX_POSITION: u64 = 1_000;
@@ -40,6 +43,7 @@ fn sized_json<T: Serialize>(status: StatusCode, value: &T, about: usize) -> Resp
 /// An answer of a type.
 pub(crate) fn respond(status: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
+    *response.headers_mut() = HeaderMap::with_capacity(HEADERS);
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response

@@ -33,8 +33,14 @@ pub trait Backend: Operations {
     /// What the door last read, with the policy that it was read under; nothing where that is too long ago. Costs nothing.
     fn facts(&self) -> Option<(Arc<Policy>, Arc<Facts>)>;
 
-    /// Decides on a submission that arrived then. A refusal is a decision, and recorded.
-    fn admit(&self, submission: Submission, arrived: Instant) -> BoxFuture<'_, Result<Admission, AdmitError>>;
+    /// Decides on a submission that arrived then. A refusal is a decision, and recorded. After `at_most` the outcome is
+    /// unknown.
+    fn admit(
+        &self,
+        submission: Submission,
+        arrived: Instant,
+        at_most: Duration,
+    ) -> BoxFuture<'_, Result<Admission, AdmitError>>;
 
     /// Remembers a submission that was refused before it came to the door. Returns whether its id will be readable.
     fn refuse(&self, submission: &Submission, reason: Reason, arrived: Instant) -> bool;
@@ -106,8 +112,13 @@ impl Backend for StoreBackend {
         self.admitter.facts()
     }
 
-    fn admit(&self, submission: Submission, arrived: Instant) -> BoxFuture<'_, Result<Admission, AdmitError>> {
-        Box::pin(self.admitter.admit(submission, arrived))
+    fn admit(
+        &self,
+        submission: Submission,
+        arrived: Instant,
+        at_most: Duration,
+    ) -> BoxFuture<'_, Result<Admission, AdmitError>> {
+        Box::pin(self.admitter.admit_within(submission, arrived, at_most))
     }
 
     fn refuse(&self, submission: &Submission, reason: Reason, arrived: Instant) -> bool {

@@ -22,12 +22,25 @@ const MAX_REQUEST_ID: usize = 128;
 
 /// Lets a request in or refuses it, and stamps the answer.
 pub(crate) async fn gate(State(app): State<App>, request: Request, next: Next) -> Response {
+    let route = route(&request);
+    around(&app, route, request, |request| next.run(request)).await
+}
+
+/// The same around the handler of a known route.
+pub(crate) async fn around<F>(
+    app: &App,
+    route: &'static str,
+    request: Request,
+    handler: impl FnOnce(Request) -> F,
+) -> Response
+where
+    F: Future<Output = Response>,
+{
     let started = Instant::now();
     let request_id = request_id(request.headers());
     let method = request.method().clone();
-    let route = route(&request);
-    let mut response = match enter(&app, request) {
-        Ok(request) => match AssertUnwindSafe(next.run(request)).catch_unwind().await {
+    let mut response = match enter(app, request) {
+        Ok(request) => match AssertUnwindSafe(handler(request)).catch_unwind().await {
             Ok(response) => response,
             Err(_) => panicked(&request_id).into_response(),
         },
@@ -38,7 +51,7 @@ pub(crate) async fn gate(State(app): State<App>, request: Request, next: Next) -
     let seconds = started.elapsed().as_secs_f64();
     let id = || response.headers().get(header::X_REQUEST_ID).and_then(|id| id.to_str().ok());
     tracing::debug!(request.id = id(), %method, route, status = status.as_u16(), seconds, "answered");
-    metric::answered(route, &method, status, seconds);
+    metric::answered(app, route, &method, status, seconds);
     response
 }
 

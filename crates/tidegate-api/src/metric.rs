@@ -1,8 +1,12 @@
 //! The metrics of this crate, by name. Labels come from closed sets.
 
+use std::sync::OnceLock;
+
 use http::{Method, StatusCode};
+use metrics::{Counter, Histogram};
 use tidegate_store::Gauges;
 
+use crate::routes::SUBMIT;
 use crate::settings::Shared;
 
 const REQUESTS: &str = "tidegate_http_requests_total";
@@ -45,8 +49,28 @@ pub fn describe_metrics() {
     }
 }
 
+/// The metrics of the one answer that is counted most: a task was accepted. To find a metric by its labels costs more
+/// than to count, so these are found once.
+#[derive(Default)]
+pub(crate) struct AcceptedMetrics(OnceLock<(Counter, Histogram)>);
+
+impl AcceptedMetrics {
+    fn count(&self, seconds: f64) {
+        let (count, time) = self.0.get_or_init(|| {
+            let labels = [("route", SUBMIT), ("method", "POST"), ("status", "202")];
+            (metrics::counter!(REQUESTS, &labels), metrics::histogram!(REQUEST_SECONDS, "route" => SUBMIT))
+        });
+        count.increment(1);
+        time.record(seconds);
+    }
+}
+
 /// Counts one answer. `route` is the pattern of the route, never the path.
-pub(crate) fn answered(route: &'static str, method: &Method, status: StatusCode, seconds: f64) {
+pub(crate) fn answered(app: &Shared, route: &'static str, method: &Method, status: StatusCode, seconds: f64) {
+    if status == StatusCode::ACCEPTED && route == SUBMIT && *method == Method::POST {
+        app.accepted.count(seconds);
+        return;
+    }
     metrics::histogram!(REQUEST_SECONDS, "route" => route).record(seconds);
     let method = method_label(method);
     metrics::counter!(REQUESTS, "route" => route, "method" => method, "status" => status_label(status)).increment(1);

@@ -6,6 +6,7 @@
 //! yet makes way: slow ones pile up there, and one that sends a request is past it within milliseconds.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -13,7 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hyper::body::Incoming;
@@ -26,11 +26,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::Service;
 
 use crate::access::Peer;
 use crate::metric;
-use crate::routes::router;
+use crate::routes::Api;
 use crate::settings::{App, AppState, Settings};
 use crate::timer::ConnectionTimer;
 use crate::unreadable::Explained;
@@ -48,7 +47,7 @@ const H2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 pub async fn serve(listener: TcpListener, state: AppState, shutdown: CancellationToken) -> io::Result<()> {
     let settings = state.0.settings.clone();
     let server = Arc::new(Server {
-        router: router(state.clone()),
+        api: Api::new(state.clone()),
         app: state.0.clone(),
         builder: builder(&settings),
         settings,
@@ -119,7 +118,7 @@ fn builder(settings: &Settings) -> auto::Builder<TokioExecutor> {
 }
 
 struct Server {
-    router: Router,
+    api: Api,
     app: App,
     builder: auto::Builder<TokioExecutor>,
     settings: Settings,
@@ -145,7 +144,8 @@ impl Server {
         let service = service_fn(|mut request: hyper::Request<Incoming>| {
             newcomer.known.store(true, Ordering::Relaxed);
             request.extensions_mut().insert(Peer(address));
-            self.router.clone().call(request.map(Body::new))
+            let answer = self.api.answer(request.map(Body::new));
+            async { Ok::<_, Infallible>(answer.await) }
         });
         let io = TokioIo::new(Explained::new(stream, self.app.clone()));
         let mut builder = self.builder.clone();

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backend::Backend;
 use crate::body::IngestBudget;
 use crate::gauges::GaugeCache;
+use crate::metric::AcceptedMetrics;
 
 /// How the API behaves. Every bound has its reason beside it.
 #[derive(Debug, Clone)]
@@ -101,6 +102,7 @@ pub(crate) struct Shared {
     pub(crate) long_polls: Semaphore,
     pub(crate) draining: CancellationToken,
     pub(crate) gauges: GaugeCache,
+    pub(crate) accepted: AcceptedMetrics,
     pub(crate) default_tenant: TenantId,
     default_policy: KindPolicy,
 }
@@ -116,6 +118,7 @@ impl AppState {
             long_polls: Semaphore::new(settings.max_long_polls.min(Semaphore::MAX_PERMITS)),
             draining: CancellationToken::new(),
             gauges: GaugeCache::default(),
+            accepted: AcceptedMetrics::default(),
             default_tenant: TenantId::default_tenant(),
             default_policy: KindPolicy::default(),
             settings,

@@ -25,6 +25,8 @@ use crate::types::Admission;
 
 /// The longest that a submission waits for its answer before the commit: what is slower is "store unavailable".
 pub(crate) const DOOR_TIMEOUT: Duration = Duration::from_millis(1_800);
+/// The longest that a caller waits who did not say how long: more than anybody waits for room.
+const LONGEST: Duration = Duration::from_secs(90);
 /// How often the facts are read where nobody comes to the door.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The age up to which what was read decides a refusal from memory.
@@ -149,6 +151,17 @@ impl Admitter {
     /// even if the caller goes away; only a caller that waits for room takes its submission along. What the door could
     /// not take in time is not let in.
     pub async fn admit(&self, submission: Submission, arrived: Instant) -> Result<Admission, AdmitError> {
+        self.admit_within(submission, arrived, LONGEST).await
+    }
+
+    /// The same within `at_most`: after that nobody waits any more for what the door has taken, and its outcome is
+    /// unknown.
+    pub async fn admit_within(
+        &self,
+        submission: Submission,
+        arrived: Instant,
+        at_most: Duration,
+    ) -> Result<Admission, AdmitError> {
         if self.closing.is_cancelled() {
             return Err(AdmitError::Draining);
         }
@@ -165,10 +178,12 @@ impl Admitter {
             mpsc::error::TrySendError::Full(_) => AdmitError::Overloaded,
             mpsc::error::TrySendError::Closed(_) => AdmitError::Draining,
         })?;
-        let answer = match timeout_at((came + DOOR_TIMEOUT).into(), &mut answer).await {
+        // One timer at a time: each takes a lock that all requests share.
+        let until = came + at_most;
+        let answer = match timeout_at(until.min(came + DOOR_TIMEOUT).into(), &mut answer).await {
             Ok(answer) => answer,
             Err(_) if !taken.swap(true, Ordering::AcqRel) => return Err(AdmitError::Unavailable),
-            Err(_) => answer.await,
+            Err(_) => timeout_at(until.into(), answer).await.unwrap_or(Ok(Err(AdmitError::OutcomeUnknown(id)))),
         };
         answer.unwrap_or(Err(AdmitError::OutcomeUnknown(id)))
     }

@@ -15,16 +15,19 @@ mod submit;
 mod tasks;
 
 use axum::Router;
+use axum::extract::{Request, State};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use http::{Method, Uri};
 use tidegate_wire::Fault;
+use tower::ServiceExt;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub use document::openapi_json;
 
-use crate::gate::gate;
+use crate::backend::BoxFuture;
+use crate::gate::{self, gate};
 use crate::rejection::{Rejection, shown};
 use crate::settings::{App, AppState};
 
@@ -56,9 +59,12 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(docs::error))
 }
 
+/// The route on which tasks are submitted.
+pub(crate) const SUBMIT: &str = "/v1/tasks";
+
 /// The patterns of the routes, for labels.
 const PATTERNS: &[&str] = &[
-    "/v1/tasks",
+    SUBMIT,
     "/v1/tasks/batch",
     "/v1/tasks/{id}",
     "/v1/tasks/{id}/attempts",
@@ -97,6 +103,33 @@ pub fn router(state: AppState) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(state.0.clone(), gate))
         .with_state(state.0)
+}
+
+/// The whole API as one connection asks it.
+#[derive(Clone)]
+pub(crate) struct Api {
+    app: App,
+    router: Router,
+}
+
+impl Api {
+    pub(crate) fn new(state: AppState) -> Self {
+        Self { app: state.0.clone(), router: router(state) }
+    }
+
+    /// Answers a request. A submission goes to its handler straight away: it is what is asked most, and the way through
+    /// the router costs as much as reading it. What the router does besides finding the handler, it does not need.
+    pub(crate) fn answer(&self, request: Request) -> BoxFuture<'static, Response> {
+        if request.method() == Method::POST && request.uri().path() == SUBMIT {
+            let app = self.app.clone();
+            return Box::pin(async move {
+                let submit = |request| async { submit::submit(State(app.clone()), request).await.into_response() };
+                gate::around(&app, SUBMIT, request, submit).await
+            });
+        }
+        let router = self.router.clone();
+        Box::pin(async move { router.oneshot(request).await.unwrap_or_else(|never| match never {}) })
+    }
 }
 
 async fn not_found(uri: Uri) -> Response {

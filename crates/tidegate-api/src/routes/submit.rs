@@ -134,15 +134,13 @@ pub(crate) fn before_reading(app: &Shared, parts: &Parts) -> Result<(), Rejectio
 
 /// Asks the door, and turns what is no decision into a refusal.
 pub(crate) async fn admit(app: &Shared, submission: Submission, arrived: Instant) -> Result<Admission, Rejection> {
-    let id = submission.id;
     // A caller that agreed to wait for room gets that time on top.
     let wait = match submission.on_full {
         OnFull::Wait { max_wait_ms } => Duration::from_millis(max_wait_ms),
         _ => Duration::ZERO,
     };
     let at_most = app.settings.write_timeout + wait;
-    let asked = tokio::time::timeout(at_most, app.backend.admit(submission, arrived)).await;
-    asked.unwrap_or(Err(AdmitError::OutcomeUnknown(id))).map_err(|error| match error {
+    app.backend.admit(submission, arrived, at_most).await.map_err(|error| match error {
         AdmitError::Unavailable => Rejection::unavailable(Reason::StoreUnavailable),
         AdmitError::OutcomeUnknown(id) => Rejection::unavailable(Reason::OutcomeUnknown).about(id, None),
         AdmitError::Overloaded => Rejection::unavailable(Reason::WaitersFull),

@@ -348,8 +348,17 @@ impl Backend for Fake {
         Some((self.policy(), Arc::new(self.held().room.clone())))
     }
 
-    fn admit(&self, submission: Submission, _arrived: Instant) -> BoxFuture<'_, Result<Admission, AdmitError>> {
-        Box::pin(self.decide(submission))
+    fn admit(
+        &self,
+        submission: Submission,
+        _arrived: Instant,
+        at_most: Duration,
+    ) -> BoxFuture<'_, Result<Admission, AdmitError>> {
+        let id = submission.id;
+        Box::pin(async move {
+            let decided = tokio::time::timeout(at_most, self.decide(submission)).await;
+            decided.unwrap_or(Err(AdmitError::OutcomeUnknown(id)))
+        })
     }
 
     fn refuse(&self, submission: &Submission, reason: Reason, _arrived: Instant) -> bool {

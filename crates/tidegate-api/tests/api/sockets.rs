@@ -1,5 +1,6 @@
 //! On real sockets: slow, silent and greedy connections, two protocols, and the end of the server.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -69,6 +70,41 @@ fn post(length: usize, more: &str) -> String {
     format!(
         "POST /v1/tasks HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n{more}\r\n"
     )
+}
+
+/// Submissions do not go through the router on a connection: what comes of them must not differ.
+#[tokio::test]
+async fn a_submission_is_answered_as_it_would_be_by_the_router() {
+    // Both stores are fakes that count alike, so the answers are the same to the last byte.
+    let change = |settings: &mut Settings| settings.max_payload_bytes = 100;
+    let (server, twin) = (Server::start(change).await, Api::with(change));
+    let large = format!("{{\"kind\":\"echo\",\"payload\":\"{}\"}}", "x".repeat(200));
+    let key = ("idempotency-key", "a");
+    for (path, body, (name, value)) in [
+        ("/v1/tasks", "{\"kind\":\"echo\",\"payload\":{\"a\":1}}", ("x-request-id", "r")),
+        ("/v1/tasks", "{\"kind\":\"echo\"}", key),
+        ("/v1/tasks", "{\"kind\":\"other\"}", key),
+        ("/v1/tasks", "{\"kind\":\"echo\"}", ("authorization", "Bearer x")),
+        ("/v1/tasks", "{\"kind\":\"echo\"}", ("origin", "http://example.com")),
+        ("/v1/tasks", "{\"kind\":\"echo\"}", ("prefer", "wait=0")),
+        ("/v1/tasks", "{\"kind\":1}", ("x-tenant", "a")),
+        ("/v1/tasks", "{", ("x-tenant", "a")),
+        ("/v1/tasks", &large, ("x-tenant", "a")),
+        ("/v1/tasks?x=1", "{\"kind\":\"echo\"}", ("x-tenant", "a")),
+        ("/v1/tasks/", "{\"kind\":\"echo\"}", ("x-tenant", "a")),
+    ] {
+        let head = post(body.len(), &format!("connection: close\r\n{name}: {value}\r\n"));
+        let connected = server.exchange((head.replace("/v1/tasks", path) + body).as_bytes()).await;
+        let routed = twin.ask("POST", path).header(name, value).json(body.to_owned()).send().await;
+        let (head, text) = connected.split_once("\r\n\r\n").unwrap();
+        let mut lines = head.split("\r\n");
+        assert_eq!(lines.next().unwrap().split(' ').nth(1), Some(routed.status.as_str()), "{path} {body}: {connected}");
+        let names = |name: &&str| !["connection", "date", "content-length"].contains(name);
+        let told: BTreeSet<_> = lines.filter_map(|line| Some(line.split_once(':')?.0)).filter(names).collect();
+        assert_eq!(told, routed.headers.keys().map(|name| name.as_str()).filter(names).collect(), "{path} {body}");
+        assert_eq!(text, routed.text, "{path} {body}");
+    }
+    server.stop().await;
 }
 
 #[tokio::test]
