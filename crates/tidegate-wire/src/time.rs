@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, Datelike, Timelike, Utc};
 use serde::{Deserialize, Serialize};
 use tidegate_core::EpochMs;
 
@@ -40,16 +40,41 @@ impl Timestamp {
     }
 }
 
+impl Timestamp {
+    /// The text, digit by digit: two of them are in every answer about a task, and the general way takes longer than
+    /// all the rest of such an answer.
+    fn text(self) -> [u8; 24] {
+        let at = DateTime::<Utc>::from_timestamp_millis(self.0).unwrap_or(DateTime::<Utc>::UNIX_EPOCH);
+        let mut text = *b"0000-00-00T00:00:00.000Z";
+        let mut put = |last: usize, digits: usize, mut number: u32| {
+            for place in text[last + 1 - digits..=last].iter_mut().rev() {
+                // One digit.
+                *place = b'0' + (number % 10) as u8;
+                number /= 10;
+            }
+        };
+        // Within the range of a timestamp a year has four digits and no sign.
+        put(3, 4, at.year().unsigned_abs());
+        put(6, 2, at.month());
+        put(9, 2, at.day());
+        put(12, 2, at.hour());
+        put(15, 2, at.minute());
+        put(18, 2, at.second());
+        put(22, 3, at.timestamp_subsec_millis());
+        text
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = DateTime::<Utc>::from_timestamp_millis(self.0).unwrap_or(DateTime::<Utc>::UNIX_EPOCH);
-        f.write_str(&at.to_rfc3339_opts(SecondsFormat::Millis, true))
+        f.write_str(std::str::from_utf8(&self.text()).map_err(|_| fmt::Error)?)
     }
 }
 
 impl Serialize for Timestamp {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        let text = self.text();
+        serializer.serialize_str(std::str::from_utf8(&text).map_err(serde::ser::Error::custom)?)
     }
 }
 
@@ -68,6 +93,13 @@ mod tests {
     fn an_instant_is_written_in_utc_with_milliseconds() {
         assert_eq!(Timestamp::from_ms(0).to_string(), "1970-01-01T00:00:00.000Z");
         assert_eq!(Timestamp::from_ms(1_790_000_000_123).to_string(), "2026-09-21T14:13:20.123Z");
+        assert_eq!(serde_json::to_string(&Timestamp::from_ms(-1)).unwrap(), "\"1969-12-31T23:59:59.999Z\"");
+        // A leap day, and the same text as the general way writes.
+        for ms in [1_709_210_096_007, -62_167_219_200_000, 253_402_300_799_999, 951_782_400_000] {
+            let general = DateTime::<Utc>::from_timestamp_millis(ms).unwrap();
+            let general = general.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
+            assert_eq!(Timestamp::from_ms(ms).to_string(), general);
+        }
         assert_eq!(Timestamp::from_ms(i64::MAX).to_string(), "9999-12-31T23:59:59.999Z");
         assert_eq!(Timestamp::from_ms(i64::MIN).to_string(), "0000-01-01T00:00:00.000Z");
     }

@@ -9,7 +9,7 @@ use crate::decode::value::{Bad, text};
 use crate::rejection::Rejection;
 
 /// The group that a body names: by `token` or by `workflow_id`, not both. `null` is as good as absent.
-pub(crate) fn group(document: &RawValue) -> Result<Group, Rejection> {
+pub(crate) fn group(document: &str) -> Result<Group, Rejection> {
     let (mut token, mut workflow_id) = (None, None);
     for (name, value) in Members::of(document, "")?.iter() {
         let slot = match name {

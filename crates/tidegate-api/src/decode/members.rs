@@ -16,16 +16,15 @@ use crate::rejection::{Rejection, shown};
 pub(crate) struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
 
 /// Checks a whole body: JSON, whose strings hold only characters, nested at most `max_depth` deep.
-pub(crate) fn document(text: &str, max_depth: usize) -> Result<&RawValue, Rejection> {
+pub(crate) fn document(text: &str, max_depth: usize) -> Result<&str, Rejection> {
     json::check(text, max_depth).map_err(refuse)?;
-    // What passed the check is JSON; were it not, this would say so.
-    serde_json::from_str(text).map_err(|_| Rejection::fault(Fault::InvalidJson, "the body is not JSON"))
+    Ok(text)
 }
 
 /// Checks a body whose items are checked one by one: that it is JSON.
-pub(crate) fn list_document(text: &str) -> Result<&RawValue, Rejection> {
+pub(crate) fn list_document(text: &str) -> Result<&str, Rejection> {
     json::check_syntax(text).map_err(refuse)?;
-    serde_json::from_str(text).map_err(|_| Rejection::fault(Fault::InvalidJson, "the body is not JSON"))
+    Ok(text)
 }
 
 /// Checks one item of such a body, at `pointer`.
@@ -47,14 +46,18 @@ fn refuse(mut error: JsonError) -> Rejection {
 }
 
 impl<'a> Members<'a> {
-    /// The members of the object at `pointer`.
-    pub(crate) fn of(raw: &'a RawValue, pointer: &str) -> Result<Self, Rejection> {
-        Self::parse(raw).map_err(|bad| bad.at(pointer.to_owned()))
+    /// The members of the object at `pointer`, from its text.
+    pub(crate) fn of(text: &'a str, pointer: &str) -> Result<Self, Rejection> {
+        Self::read(text).map_err(|bad| bad.at(pointer.to_owned()))
     }
 
     /// The members of an object.
     pub(crate) fn parse(raw: &'a RawValue) -> Result<Self, Bad> {
-        serde_json::from_str(raw.get()).map_err(|_| Bad::value("must be an object"))
+        Self::read(raw.get())
+    }
+
+    fn read(text: &'a str) -> Result<Self, Bad> {
+        serde_json::from_str(text).map_err(|_| Bad::value("must be an object"))
     }
 
     /// Member by member, in order.
@@ -69,8 +72,8 @@ impl<'a> Members<'a> {
 }
 
 /// The items of an array.
-pub(crate) fn array(raw: &RawValue) -> Result<Vec<&RawValue>, Bad> {
-    serde_json::from_str(raw.get()).map_err(|_| Bad::value("must be an array"))
+pub(crate) fn array(text: &str) -> Result<Vec<&RawValue>, Bad> {
+    serde_json::from_str(text).map_err(|_| Bad::value("must be an array"))
 }
 
 /// The pointer to a member of the object at `base`.

@@ -1,7 +1,6 @@
 //! What operators send: changes of limits, and pauses.
 
 use http::Uri;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tidegate_core::pause::{MAX_REASON_BYTES, PauseMode, PauseTarget};
 use tidegate_core::{Class, EpochMs, Kind, PeerName, TenantId};
@@ -14,8 +13,8 @@ use crate::rejection::Rejection;
 
 /// A merge patch of the object with this name, as a value. A name in it has to be that name: objects are sent back as
 /// they were read, but are not renamed. What each member may be is for the object to say.
-pub(crate) fn change(document: &RawValue, name: Option<&str>) -> Result<Value, Rejection> {
-    let mut change = whole(document, "")?;
+pub(crate) fn change(document: &str, name: Option<&str>) -> Result<Value, Rejection> {
+    let mut change = whole(document.trim_ascii(), "")?;
     if let (Some(name), Value::Object(members)) = (name, &mut change)
         && let Some(given) = members.shift_remove("name")
         && given != name
@@ -25,13 +24,13 @@ pub(crate) fn change(document: &RawValue, name: Option<&str>) -> Result<Value, R
     Ok(change)
 }
 
-/// A JSON value of which no object has a member twice. Its depth has been checked.
-fn whole(raw: &RawValue, pointer: &str) -> Result<Value, Rejection> {
-    match raw.get().as_bytes().first() {
+/// A JSON value, without white space around it, of which no object has a member twice. Its depth has been checked.
+fn whole(text: &str, pointer: &str) -> Result<Value, Rejection> {
+    match text.as_bytes().first() {
         Some(b'{') => {
             let mut object = Map::new();
-            for (name, value) in Members::of(raw, pointer)?.iter() {
-                let value = whole(value, &pointer_to(pointer, name))?;
+            for (name, value) in Members::of(text, pointer)?.iter() {
+                let value = whole(value.get(), &pointer_to(pointer, name))?;
                 if object.insert(name.to_owned(), value).is_some() {
                     return Err(duplicate(pointer, name));
                 }
@@ -39,12 +38,13 @@ fn whole(raw: &RawValue, pointer: &str) -> Result<Value, Rejection> {
             Ok(Value::Object(object))
         }
         Some(b'[') => {
-            let items = array(raw).map_err(|bad| bad.at(pointer.to_owned()))?;
-            let items = items.into_iter().enumerate().map(|(n, item)| whole(item, &format!("{pointer}/{n}")));
+            let items = array(text).map_err(|bad| bad.at(pointer.to_owned()))?;
+            let items = items.into_iter().enumerate().map(|(n, item)| whole(item.get(), &format!("{pointer}/{n}")));
             items.collect::<Result<_, _>>().map(Value::Array)
         }
-        _ => serde_json::from_str(raw.get())
-            .map_err(|_| Bad::value("is a number that cannot be kept").at(pointer.to_owned())),
+        _ => {
+            serde_json::from_str(text).map_err(|_| Bad::value("is a number that cannot be kept").at(pointer.to_owned()))
+        }
     }
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct WantedPause {
 }
 
 /// The pause that a body asks for.
-pub(crate) fn pause(document: &RawValue) -> Result<WantedPause, Rejection> {
+pub(crate) fn pause(document: &str) -> Result<WantedPause, Rejection> {
     let mut seen: Vec<String> = Vec::new();
     let mut targets = Vec::new();
     let (mut mode, mut until, mut reason) = (PauseMode::Hold, None, None);

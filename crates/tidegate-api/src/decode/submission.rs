@@ -89,9 +89,9 @@ members! {
 
 impl<'a> Raw<'a> {
     /// Sorts the members of the object at `base`: each known, none twice.
-    fn collect(raw: &'a RawValue, base: &str) -> Result<Self, Rejection> {
+    fn collect(text: &'a str, base: &str) -> Result<Self, Rejection> {
         let mut all = Self::default();
-        for (name, value) in Members::of(raw, base)?.iter() {
+        for (name, value) in Members::of(text, base)?.iter() {
             let slot = all.slot(name).ok_or_else(|| unknown(base, name))?;
             if slot.replace(value).is_some() {
                 return Err(duplicate(base, name));
@@ -106,10 +106,10 @@ pub(crate) fn draft<'a>(
     app: &Shared,
     limits: &Limits,
     headers: &SubmitHeaders,
-    raw: &'a RawValue,
+    document: &'a str,
     base: &str,
 ) -> Result<Draft<'a>, Rejection> {
-    let raw = Raw::collect(raw, base)?;
+    let raw = Raw::collect(document, base)?;
     let at = |name: &'static str| move |bad: Bad| bad.at(pointer_to(base, name));
     let kind = raw.kind.ok_or_else(|| missing(base, "kind"))?;
     let kind = string(kind).and_then(|kind| Kind::parse(&kind).map_err(named)).map_err(at("kind"))?;

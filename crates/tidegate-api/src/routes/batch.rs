@@ -66,7 +66,7 @@ pub(crate) async fn submit_batch(State(app): State<App>, request: Request) -> Re
 }
 
 /// The items of `{"tasks":[…]}`.
-fn tasks(document: &RawValue) -> Result<Vec<&RawValue>, Rejection> {
+fn tasks(document: &str) -> Result<Vec<&RawValue>, Rejection> {
     let mut tasks = None;
     for (name, value) in Members::of(document, "")?.iter() {
         if name != "tasks" {
@@ -77,7 +77,7 @@ fn tasks(document: &RawValue) -> Result<Vec<&RawValue>, Rejection> {
         }
     }
     let raw = tasks.ok_or_else(|| decode::missing("", "tasks"))?;
-    let tasks = decode::array(raw).map_err(|bad| bad.at("/tasks".to_owned()))?;
+    let tasks = decode::array(raw.get()).map_err(|bad| bad.at("/tasks".to_owned()))?;
     if tasks.len() > MAX_BATCH {
         let detail = format!("/tasks has {} items, at most {MAX_BATCH} are allowed", tasks.len());
         return Err(Rejection::fault(Fault::InvalidValue, detail).at_pointer("/tasks".to_owned()));
@@ -110,7 +110,7 @@ async fn try_offer(
     let base = format!("/tasks/{at}");
     decode::check_item(raw, MAX_DEPTH, &base)?;
     let policy = app.backend.policy();
-    let mut draft = decode::draft(app, &policy.limits, headers, raw, &base)?;
+    let mut draft = decode::draft(app, &policy.limits, headers, raw.get(), &base)?;
     decode::earn_class(app, &policy, tenant, None, &mut draft);
     let submission = draft.submission(app.backend.next_id(), tenant, headers, None);
     if decode::payload_too_large(app, &draft) {
