@@ -7,8 +7,9 @@ use tidegate_core::tenant::TenantLimits;
 use super::{Config, DEFAULTS, KindConfig};
 
 /// Keys, as JSON pointers, that this version does not act on. `*` is any name or class.
-const DORMANT: [&str; 17] = [
+const DORMANT: [&str; 16] = [
     "/tenants/*/weight",
+    "/peers/*/max_wait_ms",
     "/peers/*/requests_per_minute",
     "/peers/*/tokens_per_minute",
     "/peers/*/target_latency_ms",
@@ -19,8 +20,6 @@ const DORMANT: [&str; 17] = [
     "/peers/*/result_schema",
     "/quarantine/*",
     "/cost/*",
-    "/limits/classes/*/reserve",
-    "/limits/classes/*/max_share",
     "/limits/classes/*/promote_after_ms",
     "/limits/classes/*/target_wait_ms",
     "/limits/classes/*/target_admission_ms",

@@ -181,15 +181,16 @@ mod tests {
 
     #[test]
     fn what_is_kept_for_later_is_named() {
-        let text = "[tenants.acme]\nweight = 2.0\nmax_queued = 1\n[tenants.b]\nmax_queued = 1\n[peers.p]\nmax_in_flight = 1\n\
+        let text = "[tenants.acme]\nweight = 2.0\nmax_queued = 1\n[tenants.b]\nmax_queued = 1\n[peers.p]\nmax_in_flight = 1\nmax_wait_ms = 9\n\
                     breaker = { failures = 9 }\n[quarantine]\nthreshold = 3\nhold_ms = 1000\n[limits]\nmax_tokens = 9\n\
-                    [limits.classes.standard]\nreserve = 0.5\nshed_at = 0.5\n[kinds.echo]\ncost_overrun = 3.0\n\
+                    [limits.classes.standard]\nreserve = 0.5\npromote_after_ms = 5\nshed_at = 0.5\n[kinds.echo]\ncost_overrun = 3.0\n\
                     [[class_rules]]\nwhen = {}\nadd = 1";
         let expected = [
             "tenants.acme.weight",
+            "peers.p.max_wait_ms",
             "peers.p.breaker",
             "quarantine.hold_ms",
-            "limits.classes.standard.reserve",
+            "limits.classes.standard.promote_after_ms",
             "kinds.echo.cost_overrun",
         ];
         assert_eq!(load(text, &[]).unwrap().dormant(), expected);

@@ -175,6 +175,33 @@ impl Submission {
         }
     }
 
+    /// The same without its payload, which may be large and is not copied.
+    pub fn without_payload(&self) -> Self {
+        Self {
+            id: self.id,
+            tenant: self.tenant.clone(),
+            kind: self.kind.clone(),
+            payload: String::new(),
+            priority: self.priority,
+            timing: self.timing,
+            min_useful_ms: self.min_useful_ms,
+            peer: self.peer.clone(),
+            max_attempts: self.max_attempts,
+            attempt_timeout_ms: self.attempt_timeout_ms,
+            cost: self.cost,
+            on_full: self.on_full,
+            cancellation_token: self.cancellation_token.clone(),
+            workflow_id: self.workflow_id.clone(),
+            parent_id: self.parent_id,
+            labels: self.labels.clone(),
+            priority_notes: self.priority_notes.clone(),
+            traceparent: self.traceparent.clone(),
+            depth: self.depth,
+            fanout: self.fanout,
+            idempotency: self.idempotency.clone(),
+        }
+    }
+
     /// The bytes of payload that count against the bounds.
     pub fn bytes(&self) -> u64 {
         self.payload.len() as u64

@@ -4,9 +4,11 @@
 //! Any number of keepers may run at once, in every API process or on their own: each job is a guarded statement under
 //! the cell's row, so two that try the same find nothing left to do. No leader is needed, so none can be lost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_store::{Due, Retention, SWEEP, Store, StoreError, Swept, supervise};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -46,6 +48,8 @@ const THOROUGH_EVERY: u32 = 5;
 /// Audits take at most one part in so many of the time.
 const AUDIT_AT_MOST: u32 = 100;
 
+/// Most looks at what is due in one round.
+const MAX_LOOKS: u32 = 50;
 /// The pause after a sweep that failed, so that a database in trouble is not asked without end.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 
@@ -62,9 +66,11 @@ pub async fn keep(store: Store, options: KeeperOptions, shutdown: CancellationTo
             }));
         }};
     }
-    job!("sweep", |store, options| Sweeper { store, options }.run());
+    let cancels = Arc::new(Notify::new());
+    let (seen, told) = (cancels.clone(), cancels);
+    job!("sweep", |store, options| Sweeper { store, options, cancels: seen.clone() }.run());
     job!("reap", |store, options| reap(store, options));
-    job!("cancel", |store, options| cancel(store, options));
+    job!("cancel", |store, _options| cancel(store, told.clone()));
     job!("audit", |store, options| audit(store, options));
     job!("prune", |store, options| prune(store, options));
     tracker.close();
@@ -75,6 +81,8 @@ pub async fn keep(store: Store, options: KeeperOptions, shutdown: CancellationTo
 struct Sweeper {
     store: Store,
     options: KeeperOptions,
+    /// Rung where cancels are under way.
+    cancels: Arc<Notify>,
 }
 
 impl Sweeper {
@@ -99,7 +107,7 @@ impl Sweeper {
     }
 
     async fn sweep(&self, swept: &mut Swept) -> Result<Due, StoreError> {
-        loop {
+        for _ in 0..MAX_LOOKS {
             let due = self.store.due(*swept).await?;
             let mut moved = 0;
             if due.late {
@@ -114,11 +122,18 @@ impl Sweeper {
                 metrics::counter!("tidegate_keeper_promoted_total").increment(promoted as u64);
                 moved += promoted;
             }
-            moved += self.store.take_back_reserved().await?;
-            if moved < SWEEP {
+            if due.reserved {
+                moved += self.store.take_back_reserved().await?;
+            }
+            if due.cancels {
+                self.cancels.notify_one();
+            }
+            if moved < SWEEP && !swept.has_more() {
                 return Ok(due);
             }
         }
+        // The rest is for the next round, which goes on from here.
+        self.store.due(*swept).await
     }
 
     /// Sleeps until the next deferred task is due, but never longer than the interval: what comes in meanwhile may be
@@ -153,8 +168,9 @@ async fn reap(store: Store, options: KeeperOptions) {
 }
 
 /// Carries on cancels that a process left half done: the children of what was cancelled, and groups.
-async fn cancel(store: Store, options: KeeperOptions) {
+async fn cancel(store: Store, under_way: Arc<Notify>) {
     loop {
+        under_way.notified().await;
         let carried_on = async {
             let children = store.cancel_children().await?;
             let group = store.cancel_abandoned_group().await?;
@@ -165,12 +181,15 @@ async fn cancel(store: Store, options: KeeperOptions) {
                 let reached = children.unwrap_or_default() as u64 + group.unwrap_or_default();
                 metrics::counter!("tidegate_keeper_cancelled_total").increment(reached);
                 if reached > 0 {
-                    continue;
+                    // There may be more.
+                    under_way.notify_one();
                 }
             }
-            Err(error) => failed("cancel", &error),
+            Err(error) => {
+                failed("cancel", &error);
+                sleep(AFTER_ERROR).await;
+            }
         }
-        sleep(options.sweep_interval).await;
     }
 }
 

@@ -251,7 +251,7 @@ async fn watch(store: Arc<StoreInner>, memory: Memory, pace: PaceWindow) {
         }
         let began = Instant::now();
         let policy = store.policy();
-        let wanted = Wanted::default().with_limited(&policy);
+        let wanted = Wanted::default();
         let read = async {
             let mut conn = store.connections.get().await?;
             let rows = call(store.connections.call_timeout(), facts::query(&wanted).fetch_all(&mut *conn)).await?;

@@ -28,8 +28,6 @@ const FIND: &str = include_str!("find.sql");
 pub(crate) const CANCEL_TASKS: usize = 500;
 /// Most cancels in one transaction, and most that wait for the next.
 const LIMITS: GatherLimits = GatherLimits { items: CANCEL_TASKS, weight: usize::MAX, waiting: 10_000 };
-/// How often a batch that another transaction was in the way of is tried again.
-pub(crate) const MAX_TRIES: u32 = 5;
 /// The longest a cancel waits for its answer: as long as a holder of the lock that was stopped is let live, and some.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -96,11 +94,10 @@ struct Desk {
 
 impl Flush<Item> for Desk {
     async fn flush(&mut self, batch: Vec<Item>) {
-        let mut tries = 0;
+        let mut tries = self.store.tries();
         let outcomes = loop {
-            tries += 1;
             match self.cancel(&batch).await {
-                Err(StoreError::Busy(_)) if tries < MAX_TRIES => self.store.directory.forget(),
+                Err(error) if tries.again(&error) => {}
                 outcomes => break outcomes,
             }
         };

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sqlx::Row;
+use tidegate_core::admission::Candidate;
 use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::settlement::{Ending, Settlement, settle};
 use tidegate_core::submission::Cost;
-use tidegate_core::{EpochMs, Lane, Reason, Status, TaskId};
+use tidegate_core::{EpochMs, Reason, Status, TaskId};
 use uuid::Uuid;
 
 use crate::children;
@@ -280,24 +281,34 @@ impl Changes {
     }
 
     /// A waiting task loses its place, the last in its flow, to a more important one.
-    pub(crate) fn displace(&mut self, place: Place, key: &FlowKey, holding: Holding) {
+    pub(crate) fn displace(&mut self, lost: &Candidate, key: &FlowKey) {
+        let place = Place { flow: lost.flow, rank: lost.rank, id: lost.id, reserved: None };
         let (status, reason) = (Status::Shed, Reason::Displaced);
-        self.ledger.transition(key, place.id, Some(Status::Queued), status, Some(reason), holding);
+        self.ledger.transition(key, place.id, Some(Status::Queued), status, Some(reason), lost.load);
         self.ledger.displaced(place.flow, place.rank, place.id);
         self.unready.push(place);
         let end = End { id: place.id.0, status: status.as_str(), reason: Some(reason.as_str()), ..End::default() };
         self.ends.push(end);
     }
 
-    /// A task that was next in its flow starts under a lease of the session. One whose slot was reserved leaves its
-    /// flow out of turn, and takes the slot that is counted already.
-    pub(crate) fn start(&mut self, place: Place, key: &FlowKey, holding: Holding, effects: Effects, session: Uuid) {
-        if key.lane == Lane::Admitted {
-            self.ledger.transition(key, place.id, Some(Status::Admitted), Status::Running, None, holding);
-            self.ledger.leaves(place.flow);
-        } else {
-            self.ledger.transition(key, place.id, Some(Status::Queued), Status::Running, None, holding);
-            self.ledger.taken_in_order(place.flow, place.rank, place.id);
+    /// A task starts under a lease of the session; `in_order` where nothing waits before it in its flow any more. One
+    /// whose slot was reserved takes the slot that is counted already.
+    pub(crate) fn start(
+        &mut self,
+        place: Place,
+        key: &FlowKey,
+        holding: Holding,
+        effects: Effects,
+        session: Uuid,
+        in_order: bool,
+    ) {
+        let from = if place.reserved.is_some() { Status::Admitted } else { Status::Queued };
+        self.ledger.transition(key, place.id, Some(from), Status::Running, None, holding);
+        match in_order {
+            true => self.ledger.taken_in_order(place.flow, place.rank, place.id),
+            false => self.ledger.leaves(place.flow),
+        }
+        if place.reserved.is_none() {
             self.ledger.slots(session, 1);
         }
         self.starts.push((place, effects));

@@ -13,13 +13,12 @@ use tidegate_core::{Reason, TaskId};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use crate::cancel::{Ask, CANCEL_TASKS, MAX_TRIES, cancel_in};
+use crate::cancel::{Ask, CANCEL_TASKS, cancel_in};
 use crate::connection::{Connections, Tx};
 use crate::error::StoreError;
 use crate::store::{Store, StoreInner};
 use crate::types::CancelOutcome;
 
-const ANY: &str = "SELECT EXISTS (SELECT FROM tidegate.cancel_parent)";
 const MARK: &str = include_str!("mark_parents.sql");
 const FIND: &str = include_str!("marked_children.sql");
 const UNMARK: &str = include_str!("unmark_parents.sql");
@@ -54,11 +53,7 @@ impl Store {
     /// Cancels children of cancelled tasks, at most [`SWEEP`](crate::SWEEP) of them. Returns how many; none where no
     /// parent is marked any more.
     pub async fn cancel_children(&self) -> Result<Option<usize>, StoreError> {
-        let rows = self.read(sqlx::query(ANY)).await?;
-        match rows.first().map(|row| row.try_get(0)).transpose()? {
-            Some(true) => cancel_page(self.inner_ref(), &self.inner_ref().connections).await,
-            _ => Ok(None),
-        }
+        cancel_page(self.inner_ref(), &self.inner_ref().connections).await
     }
 }
 
@@ -82,11 +77,10 @@ async fn cancel_page(store: &StoreInner, connections: &Connections) -> Result<Op
         }
     }
     parents.dedup();
-    let mut tries = 0;
+    let mut tries = store.tries();
     loop {
-        tries += 1;
         match cancel_and_unmark(store, connections, &parents, &asks).await {
-            Err(StoreError::Busy(_)) if tries < MAX_TRIES => store.directory.forget(),
+            Err(error) if tries.again(&error) => {}
             done => return done.map(Some),
         }
     }

@@ -16,7 +16,7 @@ use tokio::time::{timeout, timeout_at};
 
 use crate::admit::{AdmitterOptions, DOOR_TIMEOUT, Item, Memory, jittered};
 use crate::bell::Topic;
-use crate::changes::{Changes, Place};
+use crate::changes::Changes;
 use crate::connection::{Connections, Tx};
 use crate::directory::FlowKey;
 use crate::error::{AdmitError, StoreError};
@@ -29,8 +29,6 @@ use crate::types::Admission;
 
 /// The least that must be left of the door's time-out when it takes a submission.
 const LEAST_LEFT: Duration = Duration::from_millis(300);
-/// How often a batch that another transaction was in the way of is tried again.
-const MAX_TRIES: u32 = 5;
 /// The furthest that an id's time may be from the database's clock.
 const MAX_SKEW_MS: i64 = 3_600_000;
 /// How often those who wait for room are looked at, where nobody else comes to the door.
@@ -182,35 +180,29 @@ impl Door {
         // Whoever came first has waited longest: nobody is kept past the door's time-out by a slow database.
         let newcomers = batch.iter().filter(|item| !item.parked).map(|item| item.came);
         let until = newcomers.min().unwrap_or_else(Instant::now) + DOOR_TIMEOUT;
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let prepared = match timeout_at(until.into(), self.prepare(batch)).await {
-                Ok(Ok(prepared)) => prepared,
-                Ok(Err(StoreError::Busy(error))) if tries < MAX_TRIES => {
-                    tracing::debug!(%error, "a batch of submissions is tried again");
-                    self.store.directory.forget();
-                    continue;
-                }
-                Ok(Err(error)) => return Err(error),
-                Err(_) => return Err(StoreError::Unavailable(None)),
-            };
-            let Prepared { tx, answers, rings, displaced, policy, facts, read } = prepared;
-            timeout(DOOR_TIMEOUT, tx.commit()).await.unwrap_or(Err(StoreError::OutcomeUnknown(None)))?;
-            self.memory.remember(read, policy, facts);
-            self.refuse(batch, &answers);
-            self.store.bells.ring(Topic::Work, rings.workers);
-            if displaced {
-                self.store.bells.ring(Topic::Ended, rings.readers);
+        let mut tries = self.store.tries();
+        let prepared = loop {
+            let preparing = timeout_at(until.into(), self.prepare(batch)).await;
+            match preparing.unwrap_or(Err(StoreError::Unavailable(None))) {
+                Err(error) if tries.again(&error) => {}
+                prepared => break prepared?,
             }
-            return Ok(answers);
+        };
+        let Prepared { tx, answers, rings, displaced, policy, facts, read } = prepared;
+        timeout(DOOR_TIMEOUT, tx.commit()).await.unwrap_or(Err(StoreError::OutcomeUnknown(None)))?;
+        self.memory.remember(read, policy, facts);
+        self.refuse(batch, &answers);
+        self.store.bells.ring(Topic::Work, rings.workers);
+        if displaced {
+            self.store.bells.ring(Topic::Ended, rings.readers);
         }
+        Ok(answers)
     }
 
     /// Everything but the commit.
     async fn prepare(&self, batch: &mut [Item]) -> Result<Prepared, StoreError> {
         let policy = self.store.policy();
-        let wanted = Wanted::of(batch.iter().map(|item| &*item.submission)).with_limited(&policy);
+        let wanted = Wanted::of(batch.iter().map(|item| &*item.submission));
         // Flows are made before the lock is taken where they are new; mostly they are remembered.
         let keys: std::collections::BTreeSet<FlowKey> =
             batch.iter().map(|item| flow_key(&policy, &item.submission)).collect();
@@ -272,7 +264,7 @@ impl Door {
         let limited = policy.can_hold_back();
         if waits && (below.is_some() || slot || slow || limited) {
             let candidates = batch.len().saturating_mul(MAX_DISPLACED).min(self.options.batch_tasks);
-            facts::read_backlog(&self.store, facts, below, candidates, tx).await?;
+            facts::read_backlog(&self.store, policy, facts, below, candidates, tx).await?;
         }
         Ok(())
     }
@@ -343,12 +335,8 @@ impl Door {
         }
         let flows = self.store.directory.describe(tx, displaced.iter().map(|candidate| candidate.flow)).await?;
         let mut changes = Changes::default();
-        for candidate in displaced {
-            let place = Place { flow: candidate.flow, rank: candidate.rank, id: candidate.id, reserved: None };
-            let holding =
-                Holding { tokens: candidate.tokens, usd_micros: candidate.usd_micros, bytes: candidate.bytes };
-            let key = crate::changes::flow_of(&flows, candidate.flow)?;
-            changes.displace(place, &key, holding);
+        for lost in displaced {
+            changes.displace(lost, &*crate::changes::flow_of(&flows, lost.flow)?);
         }
         changes.write(&self.store, tx, now).await.map(drop)
     }

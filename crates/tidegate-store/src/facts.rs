@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sqlx::Row;
 use sqlx::postgres::PgRow;
-use tidegate_core::admission::{Backlog, Candidate, Facts, Pace, ParentFacts, SessionRoom, Usage};
+use tidegate_core::admission::{Backlog, Candidate, Facts, Load, Pace, ParentFacts, SessionRoom, Usage};
 use tidegate_core::policy::Policy;
 use tidegate_core::submission::Submission;
 use tidegate_core::{Class, EpochMs, TaskId};
@@ -61,15 +61,6 @@ impl Wanted {
             }
         }
         wanted
-    }
-
-    /// Adds the peers and tenants of flows, so that it is known which of those may run.
-    pub(crate) fn with_limited(mut self, policy: &Policy) -> Self {
-        let limited = policy.peers.iter().filter(|(_, peer)| peer.max_in_flight.is_some());
-        self.peers.extend(limited.map(|(name, _)| name.clone()).take(MAX_BACKLOG as usize));
-        let limited = policy.tenants.iter().filter(|(_, tenant)| tenant.limits_running());
-        self.tenants.extend(limited.map(|(name, _)| name.clone()).take(MAX_BACKLOG as usize));
-        self
     }
 }
 
@@ -233,6 +224,7 @@ fn held(facts: &mut Facts, key: &str, n: &[i64]) {
 /// a flow.
 pub(crate) async fn read_backlog(
     store: &StoreInner,
+    policy: &Policy,
     facts: &mut Facts,
     below: Option<Class>,
     candidates: usize,
@@ -265,15 +257,39 @@ pub(crate) async fn read_backlog(
             class: flow.class,
             tenant: flow.tenant.clone(),
             peer: flow.peer.clone(),
-            tokens: row.try_get(4)?,
-            usd_micros: row.try_get(5)?,
-            bytes: row.try_get(6)?,
+            load: Load { tokens: row.try_get(4)?, usd_micros: row.try_get(5)?, bytes: row.try_get(6)? },
         });
     }
     for candidates in &mut facts.candidates {
         candidates.sort_by_key(|candidate| std::cmp::Reverse((candidate.rank, candidate.id)));
     }
-    facts.backlog = (backlog.len() <= MAX_BACKLOG as usize).then_some(backlog);
+    if backlog.len() <= MAX_BACKLOG as usize {
+        read_limited(&backlog, policy, facts, tx).await?;
+        facts.backlog = Some(backlog);
+    }
+    Ok(())
+}
+
+/// Reads what runs for the tenants and peers of waiting flows that have limits of their own: only then is it known which
+/// of the flows may run.
+async fn read_limited(backlog: &[Backlog], policy: &Policy, facts: &mut Facts, tx: &mut Tx) -> Result<(), StoreError> {
+    let mut wanted = Wanted::default();
+    for flow in backlog {
+        if !facts.tenants.contains_key(&flow.tenant) && policy.tenant(&flow.tenant).limits_running() {
+            wanted.tenants.insert(flow.tenant.clone());
+        }
+        let limited = policy.peer(&flow.peer).is_some_and(|peer| peer.max_in_flight.is_some());
+        if limited && !facts.peers.contains_key(&flow.peer) {
+            wanted.peers.insert(flow.peer.clone());
+        }
+    }
+    if !wanted.tenants.is_empty() || !wanted.peers.is_empty() {
+        let bound = query(&wanted);
+        let rows = tx.call(|conn| bound.fetch_all(conn)).await?;
+        let read = parse(&wanted, &PaceWindow::default(), &rows)?;
+        facts.tenants.extend(read.facts.tenants);
+        facts.peers.extend(read.facts.peers);
+    }
     Ok(())
 }
 

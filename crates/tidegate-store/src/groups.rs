@@ -15,7 +15,7 @@ use tidegate_core::{Reason, TaskId, TenantId};
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-use crate::cancel::{Ask, CANCEL_TASKS, Done, MAX_TRIES, cancel_in};
+use crate::cancel::{Ask, CANCEL_TASKS, Done, cancel_in};
 use crate::children;
 use crate::connection::Connections;
 use crate::error::StoreError;
@@ -130,9 +130,8 @@ impl Call {
     /// Records what is to be done.
     async fn ask(&self, groups: &Groups) -> Result<(), StoreError> {
         let _turn = groups.turn.acquire().await;
-        let mut tries = 0;
+        let mut tries = groups.store.tries();
         loop {
-            tries += 1;
             let asked = async {
                 let mut tx = groups.connections.begin(true).await?;
                 let query = self.bound(ASK).bind(TOKEN_REFUSED_FOR.as_millis() as i64);
@@ -140,7 +139,7 @@ impl Call {
                 tx.commit().await
             };
             match asked.await {
-                Err(StoreError::Busy(_)) if tries < MAX_TRIES => {}
+                Err(error) if tries.again(&error) => {}
                 asked => return asked,
             }
         }
@@ -201,9 +200,8 @@ impl Call {
         let reason = if self.scope == TOKEN { Reason::TokenCancelled } else { Reason::WorkflowCancelled };
         let ask = |id: &Uuid| Ask { tenant: self.tenant.clone(), id: TaskId(*id), reason, detail: None };
         let asks: Vec<Ask> = page.iter().map(ask).collect();
-        let mut tries = 0;
+        let mut tries = groups.store.tries();
         loop {
-            tries += 1;
             let cancelled = async {
                 let mut tx = groups.connections.begin(true).await?;
                 let done = cancel_in(&groups.store, &asks, &mut tx).await?;
@@ -211,7 +209,7 @@ impl Call {
                 tx.commit().await.map(|()| done)
             };
             match cancelled.await {
-                Err(StoreError::Busy(_)) if tries < MAX_TRIES => groups.store.directory.forget(),
+                Err(error) if tries.again(&error) => {}
                 done => {
                     let done = done?;
                     done.ring(&groups.store);

@@ -9,6 +9,7 @@ use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::order::{Waiting, doom};
 use tidegate_core::settlement::Ending;
 use tidegate_core::{EpochMs, Status, TaskId};
+use uuid::Uuid;
 
 use crate::bell::Topic;
 use crate::changes::{Changes, Leavings, Place, Released, flow_of, holding_of};
@@ -28,7 +29,11 @@ const UNKNOWN_LEASE: Duration = Duration::from_secs(15);
 const DUE: &str = "SELECT n.now_ms, \
     EXISTS (SELECT FROM tidegate.ready r WHERE r.deadline_ms > $1 AND r.deadline_ms <= n.now_ms) \
         OR EXISTS (SELECT FROM tidegate.deferred d WHERE d.deadline_ms > $1 AND d.deadline_ms <= n.now_ms) AS late, \
-    (SELECT d.eligible_ms FROM tidegate.deferred d WHERE d.eligible_ms >= $2 ORDER BY d.eligible_ms LIMIT 1) AS eligible \
+    (SELECT d.eligible_ms FROM tidegate.deferred d WHERE d.eligible_ms >= $2 ORDER BY d.eligible_ms LIMIT 1) AS eligible, \
+    EXISTS (SELECT FROM tidegate.flow f JOIN tidegate.active_flow a ON a.flow_id = f.id \
+        CROSS JOIN LATERAL (SELECT u.queued FROM tidegate.flow_usage u WHERE u.flow_id = f.id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1) u \
+        WHERE f.lane = 0 AND u.queued > 0) AS reserved, \
+    EXISTS (SELECT FROM tidegate.cancel_parent) OR EXISTS (SELECT FROM tidegate.cancel_group) AS cancels \
     FROM (SELECT tidegate.now_ms() AS now_ms) n";
 const ANY_EXPIRED: &str =
     "SELECT EXISTS (SELECT FROM tidegate.heartbeat h WHERE h.expires_ms <= (SELECT tidegate.now_ms()))";
@@ -50,6 +55,10 @@ pub struct Due {
     pub late: bool,
     /// The next instant at which a deferred task may run.
     pub eligible: Option<EpochMs>,
+    /// Whether slots are reserved for tasks.
+    pub reserved: bool,
+    /// Whether cancels are under way that a process may have left half done.
+    pub cancels: bool,
 }
 
 /// How far a keeper has swept: what was due before then is gone, so no sweep walks its dead entries again. Every
@@ -60,6 +69,15 @@ pub struct Swept {
     pub deadline: EpochMs,
     /// Instants of eligibility before here.
     pub eligible: EpochMs,
+    /// Behind which of the due tasks to go on, in their order: those up to there have no room now.
+    pub(crate) passed: Option<(EpochMs, i64, Uuid)>,
+}
+
+impl Swept {
+    /// Whether a look at what is due stopped before its end.
+    pub fn has_more(&self) -> bool {
+        self.passed.is_some()
+    }
 }
 
 impl Store {
@@ -67,7 +85,13 @@ impl Store {
     pub async fn due(&self, swept: Swept) -> Result<Due, StoreError> {
         let rows = self.read(sqlx::query(DUE).bind(swept.deadline).bind(swept.eligible)).await?;
         let Some(row) = rows.first() else { return Ok(Due::default()) };
-        Ok(Due { now: row.try_get("now_ms")?, late: row.try_get("late")?, eligible: row.try_get("eligible")? })
+        Ok(Due {
+            now: row.try_get("now_ms")?,
+            late: row.try_get("late")?,
+            eligible: row.try_get("eligible")?,
+            reserved: row.try_get("reserved")?,
+            cancels: row.try_get("cancels")?,
+        })
     }
 
     /// Ends waiting tasks whose deadline has passed. Returns how many, and how far it swept; fewer than [`SWEEP`] means

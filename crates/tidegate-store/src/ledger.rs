@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
 use sqlx::{Postgres, Row};
+pub(crate) use tidegate_core::admission::Load as Holding;
 use tidegate_core::{Class, EpochMs, Reason, Status, TaskId};
 use uuid::Uuid;
 
@@ -32,14 +33,6 @@ pub(crate) struct Counts {
     /// What is drawn from the tenant's buckets, in nanoseconds.
     pub(crate) rate_ns: i64,
     pub(crate) tokens_ns: i64,
-}
-
-/// What one task holds while it has not ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Holding {
-    pub(crate) tokens: i64,
-    pub(crate) usd_micros: i64,
-    pub(crate) bytes: i64,
 }
 
 impl Counts {

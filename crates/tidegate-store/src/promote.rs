@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 
 use sqlx::Row;
 use sqlx::postgres::PgRow;
-use tidegate_core::admission::{Ask, Facts, Load, MAX_DISPLACED, promote, readmit};
+use tidegate_core::admission::{Ask, Facts, MAX_DISPLACED, promote, readmit};
 use tidegate_core::order::doom;
 use tidegate_core::policy::Policy;
 use tidegate_core::{Class, EpochMs, Lane, Status};
 
-use crate::changes::{Changes, Place, flow_of, holding_of};
+use uuid::Uuid;
+
+use crate::changes::{Changes, flow_of, holding_of};
 use crate::connection::Tx;
 use crate::directory::FlowKey;
 use crate::error::StoreError;
@@ -23,7 +25,8 @@ use crate::store::Store;
 const RESERVED_MS: i64 = 1_000;
 
 const DUE_DEFERRED: &str = "SELECT tidegate.now_ms() AS now_ms, d.* FROM tidegate.deferred d \
-    WHERE d.eligible_ms >= $1 AND d.eligible_ms <= (SELECT tidegate.now_ms()) ORDER BY d.eligible_ms, d.rank LIMIT $2";
+    WHERE d.eligible_ms >= $1 AND (d.eligible_ms, d.rank, d.task_id) > ($1, $3, $4) AND d.eligible_ms <= (SELECT tidegate.now_ms()) \
+    ORDER BY d.eligible_ms, d.rank, d.task_id LIMIT $2";
 const RESERVED: &str = "SELECT tidegate.now_ms() AS now_ms, r.* FROM tidegate.flow f \
     JOIN tidegate.active_flow a ON a.flow_id = f.id \
     CROSS JOIN LATERAL (SELECT u.queued, u.low_rank, u.low_id FROM tidegate.flow_usage u \
@@ -31,21 +34,19 @@ const RESERVED: &str = "SELECT tidegate.now_ms() AS now_ms, r.* FROM tidegate.fl
     CROSS JOIN LATERAL (SELECT r.* FROM tidegate.ready r \
         WHERE r.flow_id = f.id AND (r.rank, r.task_id) >= (u.low_rank, u.low_id) ORDER BY r.flow_id, r.rank, r.task_id LIMIT $1) r \
     WHERE f.lane = 0 AND u.queued > 0 LIMIT $1";
-const ANY_RESERVED: &str = "SELECT EXISTS (SELECT FROM tidegate.flow f JOIN tidegate.active_flow a ON a.flow_id = f.id \
-    CROSS JOIN LATERAL (SELECT u.queued FROM tidegate.flow_usage u WHERE u.flow_id = f.id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1) u \
-    WHERE f.lane = 0 AND u.queued > 0)";
 
 impl Store {
     /// Moves deferred tasks whose time has come to the queue, as far as every limit has room; those with too little time
-    /// left end. Returns how many moved or ended, and how far it swept; fewer than [`SWEEP`] means that none is left
-    /// that could.
+    /// left end. It looks at [`SWEEP`] of them, and passes over those without room: others may have it. Returns how many
+    /// moved or ended, and how far it swept.
     pub async fn promote_due(&self, swept: Swept) -> Result<(usize, Swept), StoreError> {
         let mut tx = self.inner_ref().connections.begin(true).await?;
-        let rows =
-            tx.call(|conn| sqlx::query(DUE_DEFERRED).bind(swept.eligible).bind(SWEEP as i64).fetch_all(conn)).await?;
+        let (eligible, rank, id) = swept.passed.unwrap_or((swept.eligible, i64::MIN, Uuid::nil()));
+        let due = sqlx::query(DUE_DEFERRED).bind(eligible).bind(SWEEP as i64).bind(rank).bind(id);
+        let rows = tx.call(|conn| due.fetch_all(conn)).await?;
         let Some((policy, mut facts, keys)) = self.facts_of(&rows, &mut tx).await? else {
             tx.rollback().await;
-            return Ok((0, swept));
+            return Ok((0, Swept { passed: None, ..swept }));
         };
         self.find_candidates(&policy, &mut facts, &keys, &mut tx).await?;
         let (mut changes, mut count, now) = (Changes::default(), 0, facts.now);
@@ -60,52 +61,53 @@ impl Store {
             }
             let ask = ask_of(key, holding);
             let Some(displaced) = promote(&policy, &facts, &ask) else { continue };
-            for candidate in &displaced {
-                let place = Place { flow: candidate.flow, rank: candidate.rank, id: candidate.id, reserved: None };
-                let holding =
-                    Holding { tokens: candidate.tokens, usd_micros: candidate.usd_micros, bytes: candidate.bytes };
-                changes.displace(place, &*flow_of(&flows, candidate.flow)?, holding);
+            for lost in &displaced {
+                changes.displace(lost, &*flow_of(&flows, lost.flow)?);
             }
             facts.promoted(&ask, &displaced);
             changes.promote(place, key, holding);
             count += 1;
         }
+        let last = rows.last().filter(|_| rows.len() == SWEEP);
+        let passed = last.map(|row| {
+            Ok::<_, sqlx::Error>((row.try_get("eligible_ms")?, row.try_get("rank")?, row.try_get("task_id")?))
+        });
+        let passed = passed.transpose()?;
         if count == 0 {
             tx.rollback().await;
-            return Ok((0, swept));
+        } else {
+            self.finish(changes, tx, now).await?;
         }
-        self.finish(changes, tx, now).await?;
-        let complete = rows.len() < SWEEP && count == rows.len();
-        Ok((count, if complete { Swept { eligible: now, ..swept } } else { swept }))
+        let complete = swept.passed.is_none() && passed.is_none() && count == rows.len();
+        let eligible = if complete { now } else { swept.eligible };
+        Ok((count, Swept { eligible, passed, ..swept }))
     }
 
     /// Takes back slots that were reserved for tasks which nobody claimed within a second, or whose work is paused: the
     /// tasks go to the queue where every limit has room, else among the deferred. Returns how many.
     pub async fn take_back_reserved(&self) -> Result<usize, StoreError> {
-        let any = self.read(sqlx::query(ANY_RESERVED)).await?;
-        if !any.first().map(|row| row.try_get::<bool, _>(0)).transpose()?.unwrap_or(false) {
-            return Ok(0);
-        }
         let mut tx = self.inner_ref().connections.begin(true).await?;
-        let mut rows = tx.call(|conn| sqlx::query(RESERVED).bind(SWEEP as i64).fetch_all(conn)).await?;
-        let Some((policy, mut facts, mut keys)) = self.facts_of(&rows, &mut tx).await? else {
+        let rows = tx.call(|conn| sqlx::query(RESERVED).bind(SWEEP as i64).fetch_all(conn)).await?;
+        let Some((policy, mut facts, keys)) = self.facts_of(&rows, &mut tx).await? else {
             tx.rollback().await;
             return Ok(0);
         };
         let now = facts.now;
-        let mut unclaimed = rows.iter().zip(&keys).map(|(row, key)| is_unclaimed(row, key, &policy, now));
-        let unclaimed = unclaimed.by_ref().collect::<Result<Vec<_>, _>>()?;
-        let (mut kept_rows, mut kept_keys) = (unclaimed.iter(), unclaimed.iter());
-        rows.retain(|_| *kept_rows.next().unwrap_or(&false));
-        keys.retain(|_| *kept_keys.next().unwrap_or(&false));
-        if rows.is_empty() {
+        let mut unclaimed = Vec::new();
+        for (row, key) in rows.iter().zip(&keys) {
+            if is_unclaimed(row, key, &policy, now)? {
+                unclaimed.push((row, key));
+            }
+        }
+        if unclaimed.is_empty() {
             tx.rollback().await;
             return Ok(0);
         }
-        let fresh: Vec<FlowKey> = keys.iter().map(|key| FlowKey { lane: Lane::Fresh, ..key.clone() }).collect();
+        let fresh: Vec<FlowKey> =
+            unclaimed.iter().map(|(_, key)| FlowKey { lane: Lane::Fresh, ..(*key).clone() }).collect();
         let to = self.inner_ref().directory.resolve_in(&mut tx, &fresh).await?;
         let mut changes = Changes::default();
-        for ((row, key), to) in rows.iter().zip(&keys).zip(to) {
+        for ((row, key), to) in unclaimed.iter().zip(to) {
             let (place, holding) = (place_of(row, Status::Queued)?, holding_of(row)?);
             let ask = ask_of(key, holding);
             let queued = readmit(&policy, &facts, &ask);
@@ -115,7 +117,7 @@ impl Store {
             changes.readmit(place, key, to, queued, holding);
         }
         self.finish(changes, tx, now).await?;
-        Ok(rows.len())
+        Ok(unclaimed.len())
     }
 
     /// The policy, what is held at the levels of the rows' tasks, and the rows' flows.
@@ -160,15 +162,15 @@ impl Store {
             || policy.limits.max_tokens.is_some()
             || policy.limits.max_usd_micros.is_some();
         if lower && full {
-            facts::read_backlog(self.inner_ref(), facts, Some(best), MAX_DISPLACED * keys.len().min(60), tx).await?;
+            facts::read_backlog(self.inner_ref(), policy, facts, Some(best), MAX_DISPLACED * keys.len().min(60), tx)
+                .await?;
         }
         Ok(())
     }
 }
 
 fn ask_of(key: &FlowKey, holding: Holding) -> Ask<'_> {
-    let load = Load { tokens: holding.tokens, usd_micros: holding.usd_micros, bytes: holding.bytes };
-    Ask::inside(key.class, &key.tenant, &key.kind, &key.peer, load)
+    Ask::inside(key.class, &key.tenant, &key.kind, &key.peer, holding)
 }
 
 fn is_unclaimed(row: &PgRow, key: &FlowKey, policy: &Policy, now: EpochMs) -> Result<bool, StoreError> {

@@ -31,6 +31,7 @@ const RECORD: &str = "INSERT INTO tidegate.refusal (id, tenant, kind, peer, clas
     AS d(id, tenant, kind, peer, class, priority, status, reason, deadline_ms, not_before_ms, max_attempts, tokens, usd_micros, admission_wait_ms, \
     parent_id, cancellation_token, workflow_id, labels, refused_ms) ON CONFLICT DO NOTHING";
 
+/// What is kept of a refused submission: all but its payload.
 struct Refusal {
     submission: Submission,
     decision: Decision,
@@ -57,7 +58,7 @@ impl Refusals {
 
     /// Remembers one, without its payload. False where it was dropped instead.
     pub(crate) fn record(&self, submission: &Submission, decision: &Decision) -> bool {
-        let submission = Submission { payload: String::new(), ..submission.clone() };
+        let submission = submission.without_payload();
         let kept = self.sender.try_send(Refusal { submission, decision: *decision }).is_ok();
         if !kept {
             metrics::counter!("tidegate_refusals_dropped_total").increment(1);

@@ -34,6 +34,8 @@ pub(crate) struct Terms {
     pub(crate) deliveries: i32,
     pub(crate) failures: i16,
     pub(crate) max_attempts: i16,
+    /// Whether nothing waits before it in its flow that this claim does not take first.
+    pub(crate) in_order: bool,
 }
 
 impl Terms {
@@ -46,6 +48,7 @@ impl Terms {
             deliveries: row.try_get(first + 5)?,
             failures: row.try_get(first + 6)?,
             max_attempts: row.try_get(first + 7)?,
+            in_order: true,
         })
     }
 }
@@ -60,7 +63,7 @@ pub(crate) fn seen(
     least_left_ms: impl Fn(&str) -> i64,
 ) -> Result<Seen, StoreError> {
     let mut seen = Seen::default();
-    let (mut held, mut least_ms) = (None, 0);
+    let (mut held, mut least_ms, mut in_order) = (None, 0, true);
     for row in rows {
         let Some(flow) = row.try_get::<Option<i64>, _>(3)? else { continue };
         if held == Some(flow) {
@@ -72,16 +75,17 @@ pub(crate) fn seen(
                 held = Some(flow);
                 continue;
             };
-            least_ms = least_left_ms(&key.kind);
+            (least_ms, in_order) = (least_left_ms(&key.kind), true);
             seen.heads.push(head);
             seen.terms.push(Vec::new());
         }
         let (Some(head), Some(all)) = (seen.heads.last_mut(), seen.terms.last_mut()) else { continue };
         if head.lane == Lane::Admitted && row.try_get::<Option<Uuid>, _>(16)? != Some(session) {
-            // The slot of another session is reserved for it.
+            // The slot of another session is reserved for it: what comes after it is taken out of turn.
+            in_order = false;
             continue;
         }
-        let terms = Terms::at(row, 8)?;
+        let terms = Terms { in_order, ..Terms::at(row, 8)? };
         head.tasks.push(Waiting {
             id: TaskId(row.try_get(6)?),
             rank: row.try_get(5)?,

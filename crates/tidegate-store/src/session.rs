@@ -47,8 +47,6 @@ const MAX_READ_PERCENT: i64 = 2_000;
 const LOOK_BESIDE_FROM: usize = 50;
 /// The longest that such a look is waited for, since nobody else has a turn meanwhile.
 const LOOK_BESIDE_LIMIT: Duration = Duration::from_millis(500);
-/// How often a turn that another transaction was in the way of is tried again.
-const MAX_TRIES: u32 = 5;
 /// How often the records of claimed tasks are asked for before the session is given up.
 const MAX_RECORD_TRIES: u32 = 3;
 
@@ -172,25 +170,24 @@ impl Session {
     async fn turn_with(&self, reports: &[Report], want: usize, late: &mut Late<'_>) -> Result<Turn, StoreError> {
         let mut claimed = if self.state().unsure { self.recover().await? } else { Vec::new() };
         let want = want.saturating_sub(claimed.len());
-        let mut tries = 0;
-        loop {
-            tries += 1;
+        let mut tries = self.store.tries();
+        let turned = loop {
             match self.try_turn(reports, want, late).await {
-                Ok(mut turn) => {
-                    turn.claimed.append(&mut claimed);
-                    return Ok(turn);
-                }
-                Err(StoreError::Busy(error)) if tries < MAX_TRIES => {
-                    tracing::debug!(%error, "a turn is tried again");
-                    self.store.directory.forget();
-                }
-                Err(error) if !claimed.is_empty() => {
-                    // What was found again must not be lost for a failure that came after.
-                    tracing::warn!(%error, "a turn failed");
-                    return Err(self.forget(claimed, error));
-                }
-                Err(error) => return Err(error),
+                Err(error) if tries.again(&error) => {}
+                turned => break turned,
             }
+        };
+        match turned {
+            Ok(mut turn) => {
+                turn.claimed.append(&mut claimed);
+                Ok(turn)
+            }
+            Err(error) if !claimed.is_empty() => {
+                // What was found again must not be lost for a failure that came after.
+                tracing::warn!(%error, "a turn failed");
+                Err(self.forget(claimed, error))
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -309,10 +306,7 @@ impl Session {
             if matches!(report.ending, Ending::Completed) {
                 self.store.runs.record(&key.kind, at - released.started());
             }
-            if let Some(usage) = report.usage {
-                let shift = token_shift(self.store.policy().tenant(&key.tenant), released.tokens(), usage.tokens);
-                changes.reconcile(&key.tenant, shift);
-            }
+            let estimated = released.tokens();
             settled[(n - 1) as usize] = changes.settle(
                 released,
                 &key,
@@ -323,6 +317,12 @@ impl Session {
                 at,
                 random,
             );
+            if let Some(usage) = report.usage {
+                // The estimate was taken at the door, once: it is given back with the last attempt, not with each.
+                let taken = matches!(settled[(n - 1) as usize], Settled::Ended(_)).then_some(estimated).unwrap_or(0);
+                let shift = token_shift(self.store.policy().tenant(&key.tenant), taken, usage.tokens);
+                changes.reconcile(&key.tenant, shift);
+            }
         }
         Ok(now)
     }
@@ -374,7 +374,7 @@ impl Session {
                 reason,
                 terms.holding,
                 None,
-                place.reserved.is_none(),
+                terms.in_order,
             );
         }
         let mut claimed = Vec::with_capacity(chosen.start.len());
@@ -383,7 +383,7 @@ impl Session {
             let key = flow_of(&flows, head.flow)?;
             let place = place_of(head, task, session);
             let effects = self.effects.get(&key.kind).copied().unwrap_or_default();
-            changes.start(place, &key, terms.holding, effects, session);
+            changes.start(place, &key, terms.holding, effects, session, terms.in_order);
             claimed.push(claimed_of(terms, place.id, &key, terms.deliveries + 1, now)?);
         }
         Ok((now, claimed))

@@ -50,7 +50,35 @@ pub(crate) struct StoreInner {
     empty_flows: Mutex<HashSet<i64>>,
 }
 
+/// How often a transaction that another was in the way of is tried again.
+const MAX_TRIES: u32 = 5;
+
+/// Counts the tries of a transaction.
+pub(crate) struct Tries<'a> {
+    store: &'a StoreInner,
+    made: u32,
+}
+
+impl Tries<'_> {
+    /// Whether to try again after this error: while another transaction is in the way. What is remembered of flows is
+    /// forgotten then: it may be of rows that are gone.
+    pub(crate) fn again(&mut self, error: &StoreError) -> bool {
+        self.made += 1;
+        let again = matches!(error, StoreError::Busy(_)) && self.made < MAX_TRIES;
+        if again {
+            tracing::debug!(%error, "a transaction is tried again");
+            self.store.directory.forget();
+        }
+        again
+    }
+}
+
 impl StoreInner {
+    /// The tries of a transaction, none made yet.
+    pub(crate) fn tries(&self) -> Tries<'_> {
+        Tries { store: self, made: 0 }
+    }
+
     pub(crate) fn empty_flows(&self) -> std::sync::MutexGuard<'_, HashSet<i64>> {
         self.empty_flows.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -19,6 +19,8 @@ pub struct Ask<'a> {
     pub(super) kind: &'a str,
     pub(super) peer: &'a str,
     pub(super) load: Load,
+    /// Whether what is due goes before it: it does not go before what was accepted earlier.
+    newcomer: bool,
 }
 
 /// By which way a task would come in.
@@ -45,12 +47,26 @@ impl<'a> Ask<'a> {
                 usd_micros: signed(submission.cost.usd_micros),
                 bytes: signed(submission.bytes()),
             },
+            newcomer: true,
+        }
+    }
+
+    /// What is held at a level before it: for a newcomer what is due as well, as if it were in the queue already.
+    pub(super) fn before(&self, usage: &Usage) -> Usage {
+        match self.newcomer {
+            false => *usage,
+            true => Usage {
+                queued: usage.queued + usage.due,
+                tokens: usage.tokens + usage.due_tokens,
+                usd_micros: usage.usd_micros + usage.due_usd_micros,
+                ..*usage
+            },
         }
     }
 
     /// What a task asks for that is inside already.
     pub fn inside(class: Class, tenant: &'a str, kind: &'a str, peer: &'a str, load: Load) -> Self {
-        Self { class, tenant, kind, peer, load }
+        Self { class, tenant, kind, peer, load, newcomer: false }
     }
 }
 
@@ -76,11 +92,11 @@ pub(super) fn fits(policy: &Policy, facts: &Facts, ask: &Ask<'_>, entrance: Entr
 
 fn class_fits(policy: &Policy, facts: &Facts, ask: &Ask<'_>, entrance: Entrance) -> Result<(), Reason> {
     let limits = policy.limits.classes.get(ask.class);
-    let usage = &facts.classes[ask.class as usize];
-    if entrance == Entrance::Queue && !within(usage.queued + usage.due, 1, limits.max_queued.map(u64::from)) {
+    let usage = ask.before(&facts.classes[ask.class as usize]);
+    if entrance == Entrance::Queue && !within(usage.queued, 1, limits.max_queued.map(u64::from)) {
         return Err(Reason::ClassQueueLimit);
     }
-    if entrance != Entrance::Later && !within(usage.tokens + usage.due_tokens, ask.load.tokens, limits.max_tokens) {
+    if entrance != Entrance::Later && !within(usage.tokens, ask.load.tokens, limits.max_tokens) {
         return Err(Reason::TokenBudget);
     }
     match within(usage.bytes, ask.load.bytes, limits.max_bytes) {
@@ -90,12 +106,12 @@ fn class_fits(policy: &Policy, facts: &Facts, ask: &Ask<'_>, entrance: Entrance)
 }
 
 fn cell_fits(limits: &Limits, cell: &Usage, ask: &Ask<'_>, entrance: Entrance) -> Result<(), Reason> {
+    let cell = ask.before(cell);
     let in_flight = limits.max_in_flight.map(u64::from);
     let room = match entrance {
-        Entrance::Slot => within(cell.in_flight() + cell.due, 1, in_flight),
+        Entrance::Slot => within(cell.in_flight(), 1, in_flight),
         Entrance::Queue => {
-            within(cell.in_flight() + cell.due, 1, in_flight)
-                && within(cell.queued + cell.due, 1, Some(u64::from(limits.max_queued)))
+            within(cell.in_flight(), 1, in_flight) && within(cell.queued, 1, Some(u64::from(limits.max_queued)))
         }
         Entrance::Later => {
             if !within(cell.deferred, 1, Some(u64::from(limits.max_deferred))) {
@@ -108,10 +124,10 @@ fn cell_fits(limits: &Limits, cell: &Usage, ask: &Ask<'_>, entrance: Entrance) -
         return Err(Reason::QueueFull);
     }
     if entrance != Entrance::Later {
-        if !within(cell.tokens + cell.due_tokens, ask.load.tokens, limits.max_tokens) {
+        if !within(cell.tokens, ask.load.tokens, limits.max_tokens) {
             return Err(Reason::TokenBudget);
         }
-        if !within(cell.usd_micros + cell.due_usd_micros, ask.load.usd_micros, limits.max_usd_micros) {
+        if !within(cell.usd_micros, ask.load.usd_micros, limits.max_usd_micros) {
             return Err(Reason::CostBudget);
         }
     }
@@ -124,8 +140,8 @@ fn cell_fits(limits: &Limits, cell: &Usage, ask: &Ask<'_>, entrance: Entrance) -
 /// Whether the peer's waiting room holds the task.
 pub(super) fn peer_has_room(policy: &Policy, facts: &Facts, ask: &Ask<'_>, entrance: Entrance) -> Result<(), Refusal> {
     let Some(most) = policy.peer(ask.peer).and_then(|peer| peer.max_waiting) else { return Ok(()) };
-    let usage = facts.peer(ask.peer);
-    if entrance == Entrance::Slot || within(usage.queued + usage.due, 1, Some(u64::from(most))) {
+    let usage = ask.before(&facts.peer(ask.peer));
+    if entrance == Entrance::Slot || within(usage.queued, 1, Some(u64::from(most))) {
         return Ok(());
     }
     Err(Refusal::rejected(Reason::BulkheadFull, Some(UNKNOWN_RETRY_MS)))
@@ -146,8 +162,7 @@ fn displace(policy: &Policy, facts: &Facts, ask: &Ask<'_>) -> Result<Vec<Candida
         let Err(reason) = cell_fits(&policy.limits, &cell, ask, Entrance::Queue) else { return Ok(displaced) };
         let next = if displaced.len() < MAX_DISPLACED { worst.next() } else { None };
         let Some(candidate) = next else { return Err(reason) };
-        let load = Load { tokens: candidate.tokens, usd_micros: candidate.usd_micros, bytes: candidate.bytes };
-        cell.queue(load, -1);
+        cell.queue(candidate.load, -1);
         displaced.push(candidate.clone());
     }
 }
@@ -182,25 +197,17 @@ pub fn readmit(policy: &Policy, facts: &Facts, ask: &Ask<'_>) -> bool {
 }
 
 fn inside(policy: &Policy, facts: &Facts, ask: &Ask<'_>) -> Option<Vec<Candidate>> {
-    let mut now = facts.clone();
-    let forget = |usage: &mut Usage| (usage.due, usage.due_tokens, usage.due_usd_micros) = (0, 0, 0);
-    now.at_levels(ask.class, ask.tenant, ask.peer, forget);
-    let tenant = super::tenant::has_room(policy, &now, ask);
-    let peer = peer_has_room(policy, &now, ask, Entrance::Queue).is_ok();
-    if !tenant || !peer {
+    let tenant = super::tenant::has_room(policy, facts, ask);
+    if !tenant || peer_has_room(policy, facts, ask, Entrance::Queue).is_err() {
         return None;
     }
-    enter(policy, &now, ask).ok()
+    enter(policy, facts, ask).ok()
 }
 
 impl Facts {
     /// Counts a deferred task that went to the queue.
     pub fn promoted(&mut self, ask: &Ask<'_>, displaced: &[Candidate]) {
-        for candidate in displaced {
-            let load = Load { tokens: candidate.tokens, usd_micros: candidate.usd_micros, bytes: candidate.bytes };
-            self.at_levels(candidate.class, &candidate.tenant, &candidate.peer, |usage| usage.queue(load, -1));
-            self.candidates[candidate.class as usize].retain(|other| other.id != candidate.id);
-        }
+        self.displaced(displaced);
         let load = Load { bytes: 0, ..ask.load };
         self.at_levels(ask.class, ask.tenant, ask.peer, |usage| {
             usage.deferred -= 1;

@@ -100,12 +100,8 @@ pub struct Candidate {
     pub tenant: String,
     /// Its peer; empty for none.
     pub peer: String,
-    /// What it reserves.
-    pub tokens: i64,
-    /// What it reserves.
-    pub usd_micros: i64,
     /// What it holds.
-    pub bytes: i64,
+    pub load: Load,
 }
 
 /// How fast tasks have been served lately.
@@ -162,7 +158,7 @@ pub struct Facts {
     pub typical_run_ms: HashMap<String, i64>,
 }
 
-/// What one task adds to a level, or takes from it.
+/// What one task holds while it has not ended: what it adds to each level, and takes from it in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
     /// Tokens.
@@ -217,6 +213,14 @@ impl Facts {
         }
         if let Some(peer) = self.peers.get_mut(peer) {
             change(peer);
+        }
+    }
+
+    /// Counts tasks that lose their place.
+    pub(super) fn displaced(&mut self, displaced: &[Candidate]) {
+        for lost in displaced {
+            self.at_levels(lost.class, &lost.tenant, &lost.peer, |usage| usage.queue(lost.load, -1));
+            self.candidates[lost.class as usize].retain(|candidate| candidate.id != lost.id);
         }
     }
 

@@ -90,12 +90,11 @@ struct Refusal {
     reason: Reason,
     retry_after_ms: Option<u64>,
     quota: Option<Quota>,
-    expected_wait_ms: Option<u64>,
 }
 
 impl Refusal {
     fn new(status: Status, reason: Reason) -> Self {
-        Self { status, reason, retry_after_ms: None, quota: None, expected_wait_ms: None }
+        Self { status, reason, retry_after_ms: None, quota: None }
     }
 
     fn rejected(reason: Reason, retry_after_ms: Option<u64>) -> Self {
@@ -140,8 +139,9 @@ pub fn decide(policy: &Policy, facts: &Facts, submission: &Submission, now: Epoc
     };
     let mut verdict = Verdict { decision, displaced: Vec::new(), wait_until: None, rate_ns: 0, tokens_ns: 0 };
     let ask = Ask::of(submission, class);
-    let judged = judge(policy, facts, submission, &ask, &times, now, &mut verdict);
-    decision.expected_wait_ms = expected_wait_ms(policy, facts, &ask, now).map(|ms| ms.min(1e12) as u64);
+    let wait_ms = expected_wait_ms(policy, facts, &ask, now);
+    decision.expected_wait_ms = wait_ms.map(|ms| ms.min(1e12) as u64);
+    let judged = judge(policy, facts, submission, &ask, &times, now, wait_ms, &mut verdict);
     match judged {
         Ok(Place::Slot(session)) => {
             (decision.status, decision.session, decision.expected_wait_ms) = (Status::Admitted, Some(session), Some(0));
@@ -155,7 +155,6 @@ pub fn decide(policy: &Policy, facts: &Facts, submission: &Submission, now: Epoc
         Err(refusal) => {
             (decision.status, decision.reason) = (refusal.status, Some(refusal.reason));
             (decision.retry_after_ms, decision.quota) = (refusal.retry_after_ms, refusal.quota);
-            decision.expected_wait_ms = refusal.expected_wait_ms.or(decision.expected_wait_ms);
             (verdict.rate_ns, verdict.tokens_ns) = (0, 0);
         }
     }
@@ -163,6 +162,7 @@ pub fn decide(policy: &Policy, facts: &Facts, submission: &Submission, now: Epoc
     verdict
 }
 
+#[allow(clippy::too_many_arguments, reason = "what one submission is judged by")]
 fn judge(
     policy: &Policy,
     facts: &Facts,
@@ -170,6 +170,7 @@ fn judge(
     ask: &Ask<'_>,
     times: &Times,
     now: EpochMs,
+    wait_ms: Option<f64>,
     verdict: &mut Verdict,
 ) -> Result<Place, Refusal> {
     cancelled(facts, submission)?;
@@ -196,10 +197,10 @@ fn judge(
     if let Some(session) = slot {
         return Ok(Place::Slot(session));
     }
-    shed(policy, facts, ask, now)?;
+    shed(policy, facts, ask, wait_ms)?;
     match capacity::enter(policy, facts, ask) {
         Ok(displaced) => {
-            starts_in_time(policy, facts, submission, ask, times, now)?;
+            starts_in_time(facts, submission, ask, times, now, wait_ms)?;
             Ok(Place::Queue(displaced))
         }
         Err(reason) => {
@@ -268,9 +269,9 @@ fn later(policy: &Policy, facts: &Facts, ask: &Ask<'_>) -> Result<Place, Refusal
 }
 
 /// Low classes are shed while pressure is above their threshold.
-fn shed(policy: &Policy, facts: &Facts, ask: &Ask<'_>, now: EpochMs) -> Result<(), Refusal> {
+fn shed(policy: &Policy, facts: &Facts, ask: &Ask<'_>, wait_ms: Option<f64>) -> Result<(), Refusal> {
     let Some(at) = policy.limits.classes.get(ask.class).shed_at else { return Ok(()) };
-    let own = pressure::submission_pressure(policy, facts, ask, now);
+    let own = pressure::with_wait(policy, facts, wait_ms);
     if !facts.shedding[ask.class as usize] && own <= at {
         return Ok(());
     }
@@ -281,21 +282,20 @@ fn shed(policy: &Policy, facts: &Facts, ask: &Ask<'_>, now: EpochMs) -> Result<(
 
 /// What by the predicted wait cannot start in time is refused now rather than expired later.
 fn starts_in_time(
-    policy: &Policy,
     facts: &Facts,
     submission: &Submission,
     ask: &Ask<'_>,
     times: &Times,
     now: EpochMs,
+    wait_ms: Option<f64>,
 ) -> Result<(), Refusal> {
-    let Some(wait_ms) = expected_wait_ms(policy, facts, ask, now) else { return Ok(()) };
+    let Some(wait_ms) = wait_ms else { return Ok(()) };
     let typical = facts.typical_run_ms.get(ask.kind).copied().unwrap_or(0);
     let useful = (submission.min_useful_ms.max(1) as i64).max(typical);
     if wait_ms + useful as f64 <= times.deadline.saturating_sub(now) as f64 {
         return Ok(());
     }
-    let expected_wait_ms = Some(wait_ms.min(1e12) as u64);
-    Err(Refusal { expected_wait_ms, ..Refusal::new(Status::Expired, Reason::DeadlineTooShort) })
+    Err(Refusal::new(Status::Expired, Reason::DeadlineTooShort))
 }
 
 /// There is no room: what the caller agreed to is done, or it is refused. Who is deferred holds its bytes all the same.
@@ -343,11 +343,7 @@ impl Facts {
     pub fn take(&mut self, submission: &Submission, verdict: &Verdict) {
         let decision = &verdict.decision;
         let ask = Ask::of(submission, decision.class);
-        for displaced in &verdict.displaced {
-            let load = Load { tokens: displaced.tokens, usd_micros: displaced.usd_micros, bytes: displaced.bytes };
-            self.at_levels(displaced.class, &displaced.tenant, &displaced.peer, |usage| usage.queue(load, -1));
-            self.candidates[displaced.class as usize].retain(|candidate| candidate.id != displaced.id);
-        }
+        self.displaced(&verdict.displaced);
         match decision.status {
             Status::Queued => {
                 self.at_levels(ask.class, ask.tenant, ask.peer, |usage| usage.queue(ask.load, 1));

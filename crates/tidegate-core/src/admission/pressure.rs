@@ -41,12 +41,8 @@ pub fn class_pressure(policy: &Policy, facts: &Facts, class: Class, now: EpochMs
     with_wait(policy, facts, wait)
 }
 
-/// The pressure for one submission.
-pub(super) fn submission_pressure(policy: &Policy, facts: &Facts, ask: &Ask<'_>, now: EpochMs) -> f64 {
-    with_wait(policy, facts, expected_wait_ms(policy, facts, ask, now))
-}
-
-fn with_wait(policy: &Policy, facts: &Facts, wait_ms: Option<f64>) -> f64 {
+/// The pressure for whoever would wait so long.
+pub(super) fn with_wait(policy: &Policy, facts: &Facts, wait_ms: Option<f64>) -> f64 {
     let waits = wait_ms.map_or(0.0, |wait| wait / f64::from(policy.limits.max_expected_wait_ms.max(1)));
     filled(&policy.limits, &facts.cell).max(waits).min(1.0)
 }

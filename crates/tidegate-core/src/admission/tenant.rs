@@ -43,8 +43,7 @@ pub(super) fn allowed(
         verdict.rate_ns = draw(bucket, tenant.rate_full_ns, now_ns, 1, "rate", Reason::TenantRate)?;
     }
     if entrance != Entrance::Later {
-        let used = tenant.usage.tokens + tenant.usage.due_tokens;
-        held(used, ask.load.tokens, limits.max_tokens, "tokens", Reason::TenantTokens)?;
+        held(ask.before(&tenant.usage).tokens, ask.load.tokens, limits.max_tokens, "tokens", Reason::TenantTokens)?;
     }
     if let (Some(bucket), true) = (tokens_bucket(limits), ask.load.tokens > 0) {
         let amount = ask.load.tokens.unsigned_abs();
@@ -53,15 +52,20 @@ pub(super) fn allowed(
     }
     held(tenant.usage.bytes, ask.load.bytes, limits.max_bytes, "bytes", Reason::TenantBytes)?;
     if entrance != Entrance::Later {
-        let used = tenant.usage.usd_micros + tenant.usage.due_usd_micros;
-        held(used, ask.load.usd_micros, limits.max_usd_micros, "cost", Reason::TenantCost)?;
+        held(
+            ask.before(&tenant.usage).usd_micros,
+            ask.load.usd_micros,
+            limits.max_usd_micros,
+            "cost",
+            Reason::TenantCost,
+        )?;
     }
     Ok(())
 }
 
 /// Whether the tenant may have a task in the queue that is inside already.
 pub(super) fn has_room(policy: &Policy, facts: &Facts, ask: &Ask<'_>) -> bool {
-    let (limits, usage) = (policy.tenant(ask.tenant), facts.tenant(ask.tenant).usage);
+    let (limits, usage) = (policy.tenant(ask.tenant), ask.before(&facts.tenant(ask.tenant).usage));
     queued(limits, facts, ask).is_ok()
         && within(usage.tokens, ask.load.tokens, limits.max_tokens)
         && within(usage.usd_micros, ask.load.usd_micros, limits.max_usd_micros)
@@ -71,8 +75,8 @@ fn queued(limits: &TenantLimits, facts: &Facts, ask: &Ask<'_>) -> Result<(), Ref
     let tenant = facts.tenant(ask.tenant);
     let of_class = &tenant.classes[ask.class as usize];
     let bounds = [
-        (tenant.usage.queued + tenant.usage.due, limits.max_queued, "queued"),
-        (of_class.queued + of_class.due, limits.class(ask.class).max_queued, "queued-of-class"),
+        (ask.before(&tenant.usage).queued, limits.max_queued, "queued"),
+        (ask.before(of_class).queued, limits.class(ask.class).max_queued, "queued-of-class"),
     ];
     bounds
         .into_iter()

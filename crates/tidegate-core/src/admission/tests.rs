@@ -330,9 +330,7 @@ fn candidate(n: u8, class: Class) -> Candidate {
         class,
         tenant: "default".into(),
         peer: String::new(),
-        tokens: 0,
-        usd_micros: 0,
-        bytes: 4,
+        load: Load { bytes: 4, ..Load::default() },
     }
 }
 
@@ -429,8 +427,10 @@ fn candidate_of(asked: &Submission, class: Class, rank: i64) -> Candidate {
         class,
         tenant: asked.tenant.as_str().to_owned(),
         peer: asked.peer.as_ref().map_or(String::new(), |peer| peer.as_str().to_owned()),
-        tokens: asked.cost.tokens as i64,
-        usd_micros: asked.cost.usd_micros as i64,
-        bytes: asked.payload.len() as i64,
+        load: Load {
+            tokens: asked.cost.tokens as i64,
+            usd_micros: asked.cost.usd_micros as i64,
+            bytes: asked.payload.len() as i64,
+        },
     }
 }

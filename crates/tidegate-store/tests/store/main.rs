@@ -10,6 +10,7 @@ mod door;
 mod door_bounds;
 mod door_full;
 mod door_rules;
+mod door_upkeep;
 mod groups;
 mod inspecting;
 mod keeping;
