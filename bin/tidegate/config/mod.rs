@@ -187,7 +187,6 @@ mod tests {
                     [[class_rules]]\nwhen = {}\nadd = 1";
         let expected = [
             "tenants.acme.weight",
-            "peers.p.max_wait_ms",
             "peers.p.breaker",
             "quarantine.hold_ms",
             "limits.classes.standard.promote_after_ms",

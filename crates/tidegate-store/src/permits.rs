@@ -143,11 +143,8 @@ impl Session {
         let (ids, fences): (Vec<Uuid>, Vec<i32>) = owners.into_iter().unzip();
         let names: Vec<String> = peers.into_iter().collect();
         let session = self.heart.session;
-        let rows = tx
-            .call(|conn| {
-                sqlx::query(FACTS).bind(session).bind(ids).bind(fences).bind(names).fetch_all(conn)
-            })
-            .await?;
+        let rows =
+            tx.call(|conn| sqlx::query(FACTS).bind(session).bind(ids).bind(fences).bind(names).fetch_all(conn)).await?;
         let head = rows.first().ok_or_else(|| StoreError::Schema("no facts of calls".into()))?;
         let n: Vec<i64> = head.try_get("n")?;
         let [now, revision, alive] = n[..] else { return Err(StoreError::Schema("the facts of calls".into())) };
@@ -159,7 +156,8 @@ impl Session {
         for row in &rows {
             desk.read(row)?;
         }
-        let new: Vec<String> = desk.peers.iter().filter(|(_, peer)| !peer.counted).map(|(name, _)| name.clone()).collect();
+        let new: Vec<String> =
+            desk.peers.iter().filter(|(_, peer)| !peer.counted).map(|(name, _)| name.clone()).collect();
         if !new.is_empty() {
             tx.call(|conn| sqlx::query(ENSURE).bind(new).execute(conn)).await?;
         }

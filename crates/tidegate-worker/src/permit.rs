@@ -43,9 +43,7 @@ impl From<Stop> for PermitError {
 impl From<PermitError> for HandlerError {
     fn from(error: PermitError) -> Self {
         match error {
-            PermitError::Busy { .. } => {
-                Self::permanent("peer_busy", error.to_string()).because(Reason::BulkheadFull)
-            }
+            PermitError::Busy { .. } => Self::permanent("peer_busy", error.to_string()).because(Reason::BulkheadFull),
             PermitError::Lost => Stop::Lost.into(),
             PermitError::Cancelled(stop) => stop.into(),
             PermitError::Unavailable => Self::transient("permit_unavailable", error.to_string()),

@@ -254,7 +254,8 @@ pub(crate) async fn serve<P: WorkPort>(
     desk: Arc<PermitDesk>,
 ) {
     let serving = || {
-        let counter = Counter { port: port.clone(), session: session.clone(), shift: shift.clone(), desk: desk.clone() };
+        let counter =
+            Counter { port: port.clone(), session: session.clone(), shift: shift.clone(), desk: desk.clone() };
         async move { counter.serve().await }
     };
     tokio::select! {
