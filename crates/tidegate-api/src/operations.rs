@@ -6,7 +6,7 @@ use tidegate_core::pause::{Pause, PauseMode, PauseTarget};
 use tidegate_core::peer::PeerLimits;
 use tidegate_core::tenant::TenantLimits;
 use tidegate_core::{EpochMs, PeerName, TenantId};
-use tidegate_store::{Named, NamedPage, PolicyError, StoreError};
+use tidegate_store::{Named, NamedPage, PolicyError, StoreError, WorkerPage, WorkerRecord};
 use uuid::Uuid;
 
 use crate::backend::{BoxFuture, StoreBackend};
@@ -73,6 +73,12 @@ pub trait Operations: Send + Sync + 'static {
 
     /// Ends a pause. Returns whether there was one.
     fn delete_pause(&self, id: Uuid) -> BoxFuture<'_, Result<bool, StoreError>>;
+
+    /// A page of the live sessions of workers.
+    fn workers(&self, after: Option<Uuid>, limit: u16) -> BoxFuture<'_, Result<WorkerPage, StoreError>>;
+
+    /// Has a session drain; `None` where no such session lives.
+    fn drain_worker(&self, id: Uuid) -> BoxFuture<'_, Result<Option<WorkerRecord>, StoreError>>;
 }
 
 impl Operations for StoreBackend {
@@ -148,5 +154,13 @@ impl Operations for StoreBackend {
 
     fn delete_pause(&self, id: Uuid) -> BoxFuture<'_, Result<bool, StoreError>> {
         Box::pin(self.store.delete_pause(id))
+    }
+
+    fn workers(&self, after: Option<Uuid>, limit: u16) -> BoxFuture<'_, Result<WorkerPage, StoreError>> {
+        Box::pin(self.store.workers(after, limit))
+    }
+
+    fn drain_worker(&self, id: Uuid) -> BoxFuture<'_, Result<Option<WorkerRecord>, StoreError>> {
+        Box::pin(self.store.drain_worker(id))
     }
 }

@@ -6,6 +6,7 @@
 WITH near AS MATERIALIZED (
     SELECT a.flow_id, f.lane FROM tidegate.active_flow a JOIN tidegate.flow f ON f.id = a.flow_id
     WHERE a.flow_id > $4::bigint AND f.kind = ANY($2::text[])
+        AND NOT EXISTS (SELECT FROM tidegate.session s WHERE s.id = $1::uuid AND s.draining)
         AND (f.lane = 0 OR (f.peer <> ALL($7::text[]) AND f.tenant <> ALL($8::text[]) AND f.class <> ALL($9::smallint[])))
     ORDER BY a.flow_id LIMIT $5::int
 )

@@ -5,6 +5,7 @@
 
 mod attempt;
 mod cancellation;
+mod explanation;
 pub mod header;
 mod policy;
 mod policy_schema;
@@ -14,9 +15,11 @@ mod schema;
 mod submission;
 mod task;
 mod time;
+mod worker;
 
 pub use attempt::{Attempt, AttemptList};
 pub use cancellation::{CancellationRequest, Cancelled};
+pub use explanation::{Blocker, Explanation};
 pub use policy::{
     LimitsChange, LimitsDocument, MERGE_PATCH_JSON, Pause, PauseList, PauseRequest, PeerChange, PeerDocument, PeerPage,
     PeerUsage, TenantChange, TenantDocument, TenantPage, TenantUsage,
@@ -28,6 +31,7 @@ pub use submission::{
 };
 pub use task::{Cancel, Cost, CostReport, Labels, Task, TaskError, TaskList};
 pub use time::{BadTimestamp, Timestamp};
+pub use worker::{WorkerDocument, WorkerPage};
 
 /// The longest payload nesting that is let in, in levels of arrays and objects.
 pub const MAX_PAYLOAD_DEPTH: usize = tidegate_core::json::MAX_DEPTH;

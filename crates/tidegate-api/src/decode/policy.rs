@@ -5,6 +5,8 @@ use serde_json::{Map, Value};
 use tidegate_core::pause::{MAX_REASON_BYTES, PauseMode, PauseTarget};
 use tidegate_core::{Class, EpochMs, Kind, PeerName, TenantId};
 use tidegate_wire::{DEFAULT_PAGE, Fault, MAX_PAGE, Timestamp};
+use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 use crate::decode::members::{Members, array, duplicate, pointer_to, unknown};
 use crate::decode::query::parameters;
@@ -127,6 +129,16 @@ pub(crate) fn name_page(uri: &Uri) -> Result<(Option<String>, u16), Rejection> {
         }
     }
     Ok((after, limit))
+}
+
+/// A page of things with ids: how many, and after which.
+pub(crate) fn id_page(uri: &Uri) -> Result<(Option<Uuid>, u16), Rejection> {
+    let (after, limit) = name_page(uri)?;
+    let parse = |text: String| {
+        let bad = || Bad::value("must be a next_cursor as it was given").at_parameter("cursor");
+        text.parse::<Hyphenated>().map(Hyphenated::into_uuid).map_err(|_| bad())
+    };
+    Ok((after.map(parse).transpose()?, limit))
 }
 
 /// The number of items on a page.

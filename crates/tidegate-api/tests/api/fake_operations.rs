@@ -11,7 +11,7 @@ use tidegate_core::peer::PeerLimits;
 use tidegate_core::policy::Policy;
 use tidegate_core::tenant::TenantLimits;
 use tidegate_core::{EpochMs, PeerName, TenantId};
-use tidegate_store::{Held, Named, NamedPage, PolicyError, StoreError};
+use tidegate_store::{Held, Named, NamedPage, PolicyError, StoreError, WorkerPage, WorkerRecord};
 use uuid::Uuid;
 
 use crate::fake::{Fake, NOW};
@@ -21,6 +21,8 @@ use crate::fake::{Fake, NOW};
 pub(crate) struct Decided {
     pub(crate) policy: Policy,
     changes: BTreeMap<String, Value>,
+    /// Live sessions.
+    pub(crate) workers: Vec<WorkerRecord>,
 }
 
 impl Decided {
@@ -157,6 +159,23 @@ impl Operations for Fake {
             let before = decided.policy.pauses.len();
             decided.policy.pauses.retain(|pause| pause.id != id);
             decided.policy.pauses.len() < before
+        }))
+    }
+
+    fn workers(&self, after: Option<Uuid>, limit: u16) -> BoxFuture<'_, Result<WorkerPage, StoreError>> {
+        Box::pin(self.decided(move |decided| {
+            let mut later = decided.workers.iter().filter(|worker| after.is_none_or(|after| worker.id > after));
+            let workers: Vec<_> = later.by_ref().take(limit.into()).cloned().collect();
+            let next = later.next().and_then(|_| workers.last()).map(|last| last.id);
+            WorkerPage { workers, next }
+        }))
+    }
+
+    fn drain_worker(&self, id: Uuid) -> BoxFuture<'_, Result<Option<WorkerRecord>, StoreError>> {
+        Box::pin(self.decided(move |decided| {
+            let worker = decided.workers.iter_mut().find(|worker| worker.id == id)?;
+            worker.draining = true;
+            Some(worker.clone())
         }))
     }
 }

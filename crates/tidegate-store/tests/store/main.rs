@@ -11,6 +11,7 @@ mod door_bounds;
 mod door_full;
 mod door_rules;
 mod door_upkeep;
+mod explaining;
 mod groups;
 mod inspecting;
 mod keeping;
@@ -18,6 +19,7 @@ mod lifecycle;
 mod plans;
 mod policy;
 mod reading;
+mod workers;
 
 use std::time::{Duration, Instant};
 

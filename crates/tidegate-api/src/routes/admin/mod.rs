@@ -4,6 +4,7 @@ pub(super) mod limits;
 pub(super) mod pauses;
 pub(super) mod peers;
 pub(super) mod tenants;
+pub(super) mod workers;
 
 use std::future::Future;
 
