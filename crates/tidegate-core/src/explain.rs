@@ -78,6 +78,8 @@ kinds! {
     ClassReserve "class_reserve",
     /// No slot is free, or none on a worker that runs the kind.
     NoSlots "no_slots",
+    /// It was lost twice: it runs only where no other such task runs.
+    Suspect "suspect",
     /// A slot is reserved for it, and its worker has not fetched it yet.
     ReservedSlot "reserved_slot",
     /// Others wait before it.
@@ -137,6 +139,8 @@ pub struct Subject<'a> {
     pub max_attempts: u32,
     /// Whether it was asked to stop.
     pub cancel_requested: bool,
+    /// Whether its worker was lost with it twice.
+    pub suspect: bool,
     /// Its place in the queue, where it is QUEUED; none beyond [`MAX_POSITION`].
     pub position: Option<u32>,
 }
@@ -250,6 +254,10 @@ fn admitted(policy: &Policy, facts: &Facts, task: &Subject<'_>) -> Vec<Blocker> 
 fn queued(policy: &Policy, facts: &Facts, around: &Surroundings, task: &Subject<'_>) -> Vec<Blocker> {
     let mut blockers = holds(policy, facts, around, task);
     start::blockers(policy, facts, around, task, &mut blockers);
+    if task.suspect {
+        let detail = "two workers were lost with it, so it runs only where no other such task runs";
+        blockers.push(Blocker::new(BlockerKind::Suspect, detail));
+    }
     let detail = match task.position {
         Some(1) => "it is next in the queue".to_owned(),
         Some(position) => format!("it is number {position} in the queue"),

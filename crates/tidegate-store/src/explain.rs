@@ -77,6 +77,7 @@ impl Store {
             attempt: row.try_get::<i32, _>("attempt")?.unsigned_abs(),
             max_attempts: row.try_get::<i16, _>("max_attempts")?.unsigned_abs().into(),
             cancel_requested: row.try_get("cancel_requested")?,
+            suspect: row.try_get("suspect")?,
             position,
         };
         let (facts, around) = around(row, tenant, class, peer)?;
@@ -143,6 +144,7 @@ fn refused(record: &TaskRecord) -> Explained {
         attempt: 0,
         max_attempts: record.max_attempts,
         cancel_requested: false,
+        suspect: false,
         position: None,
     };
     let explanation = explain(&Default::default(), &facts, &Surroundings::default(), &subject);

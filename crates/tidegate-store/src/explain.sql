@@ -25,6 +25,7 @@ SELECT n.now_ms, (SELECT r.n FROM tidegate.policy_revision r WHERE r.id = 1) AS 
     coalesce(s.worker, t.worker) AS worker,
     CASE WHEN l.task_id IS NOT NULL THEN l.failures + 1 ELSE t.attempt END::int AS attempt,
     EXISTS (SELECT FROM tidegate.cancel_request c WHERE c.task_id = t.id) AS cancel_requested,
+    coalesce(f.lane = 3, false) AS suspect,
     (SELECT coalesce(sum(slots), 0)::bigint FROM live) AS live_slots,
     k.sessions, k.slots, k.taken,
     ARRAY(

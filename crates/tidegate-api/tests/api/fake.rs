@@ -347,6 +347,7 @@ fn explained(task: &TaskRecord, policy: &Policy, room: &Facts) -> Explained {
         attempt: task.attempt,
         max_attempts: task.max_attempts,
         cancel_requested: task.cancel_requested_ms.is_some(),
+        suspect: false,
         position: task.queue_position,
     };
     let around = Surroundings { sessions: 2, slots: 16, ..Surroundings::default() };

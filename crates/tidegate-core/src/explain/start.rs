@@ -3,7 +3,7 @@
 use super::words::span;
 use super::{Blocker, BlockerKind, Subject, Surroundings};
 use crate::admission::Facts;
-use crate::bucket::{Bucket, Drawn};
+use crate::bucket::Drawn;
 use crate::names::Class;
 use crate::peer::PeerLimits;
 use crate::policy::Policy;
@@ -44,36 +44,27 @@ fn peer_limit(peer: &PeerLimits, facts: &Facts, task: &Subject<'_>) -> Option<Bl
     })
 }
 
-/// A peer's buckets hold what flows in within a minute.
 fn peer_rates<'a>(
     peer: &PeerLimits,
     facts: &'a Facts,
     around: &Surroundings,
     task: &'a Subject<'_>,
 ) -> impl Iterator<Item = Blocker> + use<'a> {
-    let tokens = task.load.tokens.max(0).unsigned_abs();
-    let requests = peer.requests_per_minute.map(|rate| ("requests", u64::from(rate), 1, around.requests_full_ns));
-    let tokens = peer.tokens_per_minute.map(|rate| ("tokens", rate, tokens, around.tokens_full_ns));
+    let tokens = task.load.tokens.max(1).unsigned_abs();
+    let requests = peer.requests().map(|bucket| ("requests", bucket, 1, around.requests_full_ns));
+    let tokens = peer.tokens().map(|bucket| ("tokens", bucket, tokens, around.tokens_full_ns));
     let now_ns = facts.now.saturating_mul(1_000_000);
-    [requests, tokens].into_iter().flatten().filter_map(move |(what, rate, amount, full_ns)| {
-        let bucket = Bucket::new(rate, rate);
-        if amount == 0 {
-            return None;
-        }
-        let Drawn::Short { retry_ms } = bucket.draw(full_ns, now_ns, amount) else { return None };
+    [requests, tokens].into_iter().flatten().filter_map(move |(what, bucket, amount, full_ns)| {
+        // More than it ever holds at once is asked for as all that it holds.
+        let Drawn::Short { retry_ms } = bucket.draw(full_ns, now_ns, amount.min(bucket.burst())) else { return None };
         let retry_ms = retry_ms.and_then(|ms| i64::try_from(ms).ok());
-        let again = match retry_ms {
-            Some(ms) => format!("; there is room in {}", span(ms)),
-            None => format!(", and it needs {amount}"),
-        };
-        let detail = format!("peer {} has had its {rate} {what} of a minute{again}", task.peer);
-        let used = rate.saturating_sub(bucket.level(full_ns, now_ns));
-        Some(
-            Blocker::new(BlockerKind::PeerRate, detail)
-                .named(format!("peers.{}.{what}_per_minute", task.peer))
-                .counted(i64::try_from(used).unwrap_or(i64::MAX), i64::try_from(rate).unwrap_or(i64::MAX))
-                .until(retry_ms.map(|ms| facts.now.saturating_add(ms))),
-        )
+        let again = retry_ms.map(|ms| format!("; there is room in {}", span(ms))).unwrap_or_default();
+        let rate = bucket.per_minute();
+        let detail = format!("peer {} has had its share of {rate} {what} a minute{again}", task.peer);
+        let name = format!("peers.{}.{what}_per_minute", task.peer);
+        let until = retry_ms.map(|ms| facts.now.saturating_add(ms));
+        let blocker = Blocker::new(BlockerKind::PeerRate, detail).named(name).until(until);
+        Some(Blocker { limit: i64::try_from(rate).ok(), ..blocker })
     })
 }
 

@@ -27,6 +27,7 @@ fn task(status: Status) -> Subject<'static> {
         attempt: 0,
         max_attempts: 3,
         cancel_requested: false,
+        suspect: false,
         position: (status == Status::Queued).then_some(7),
     }
 }
@@ -67,9 +68,11 @@ type Change = fn(&mut Policy, &mut Facts, &mut Surroundings);
 /// What a QUEUED task waits for besides its turn, with the limit's name, what it is, and what is in use.
 #[test]
 fn every_limit_that_keeps_a_task_from_starting_is_told_with_its_name_and_numbers() {
-    type Row = (Change, &'static str, Option<&'static str>, Option<(i64, i64)>);
+    type Row = (Change, &'static str, Option<&'static str>, (Option<i64>, Option<i64>));
+    let none = (None, None);
+    let of = |in_use, limit| (Some(in_use), Some(limit));
     let table: [Row; 14] = [
-        (|_, _, around| around.sessions = 0, "no_worker", None, None),
+        (|_, _, around| around.sessions = 0, "no_worker", None, none),
         (
             |policy, _, _| {
                 drop(
@@ -80,7 +83,7 @@ fn every_limit_that_keeps_a_task_from_starting_is_told_with_its_name_and_numbers
             },
             "peer_limit",
             Some("peers.hotels.max_in_flight"),
-            Some((8, 8)),
+            of(8, 8),
         ),
         (
             |policy, _, around| {
@@ -91,7 +94,7 @@ fn every_limit_that_keeps_a_task_from_starting_is_told_with_its_name_and_numbers
             },
             "peer_rate",
             Some("peers.hotels.requests_per_minute"),
-            Some((60, 60)),
+            (None, Some(60)),
         ),
         (
             |policy, _, around| {
@@ -102,7 +105,7 @@ fn every_limit_that_keeps_a_task_from_starting_is_told_with_its_name_and_numbers
             },
             "peer_rate",
             Some("peers.hotels.tokens_per_minute"),
-            Some((52, 60)),
+            (None, Some(60)),
         ),
         (
             |policy, _, _| {
@@ -114,7 +117,7 @@ fn every_limit_that_keeps_a_task_from_starting_is_told_with_its_name_and_numbers
             },
             "tenant_limit",
             Some("tenants.acme.max_running"),
-            Some((4, 4)),
+            of(4, 4),
         ),
         (
             |policy, _, _| {
@@ -124,31 +127,31 @@ fn every_limit_that_keeps_a_task_from_starting_is_told_with_its_name_and_numbers
             },
             "tenant_class_limit",
             Some("tenants.acme.classes.standard.max_running"),
-            Some((2, 1)),
+            of(2, 1),
         ),
         (
             |policy, _, _| policy.limits.classes.standard.max_running = Some(15),
             "class_limit",
             Some("limits.classes.standard.max_running"),
-            Some((15, 15)),
+            of(15, 15),
         ),
         (
             |policy, _, _| policy.limits.classes.standard.max_share = 0.5,
             "class_share",
             Some("limits.classes.standard.max_share"),
-            Some((15, 10)),
+            of(15, 10),
         ),
         (
             |policy, _, _| policy.limits.classes.critical.reserve = 0.25,
             "class_reserve",
             Some("limits.classes.critical.reserve"),
-            Some((15, 20)),
+            of(15, 20),
         ),
-        (|_, facts, _| facts.live_slots = 15, "no_slots", None, Some((15, 15))),
-        (|policy, _, _| policy.limits.max_running = Some(15), "no_slots", Some("limits.max_running"), Some((15, 15))),
-        (|_, _, around| around.taken = 8, "no_slots", None, Some((8, 8))),
-        (|policy, _, _| policy.pauses.push(peer_pause()), "pause", Some("peer hotels"), None),
-        (|_, _, around| around.breaker_until = Some(NOW + 12_000), "peer_breaker", Some("peers.hotels.breaker"), None),
+        (|_, facts, _| facts.live_slots = 15, "no_slots", None, of(15, 15)),
+        (|policy, _, _| policy.limits.max_running = Some(15), "no_slots", Some("limits.max_running"), of(15, 15)),
+        (|_, _, around| around.taken = 8, "no_slots", None, of(8, 8)),
+        (|policy, _, _| policy.pauses.push(peer_pause()), "pause", Some("peer hotels"), none),
+        (|_, _, around| around.breaker_until = Some(NOW + 12_000), "peer_breaker", Some("peers.hotels.breaker"), none),
     ];
     let free = explain(&Policy::default(), &facts(), &around(), &task(Status::Queued));
     assert_eq!(kinds(&free), ["queue_position"]);
@@ -158,7 +161,7 @@ fn every_limit_that_keeps_a_task_from_starting_is_told_with_its_name_and_numbers
         let explained = explain(&policy, &facts, &around, &task(Status::Queued));
         assert_eq!(kinds(&explained), [kind, "queue_position"], "{name:?}");
         let told = &explained.blockers[0];
-        assert_eq!((told.name.as_deref(), told.in_use.zip(told.limit)), (name, numbers), "{kind}");
+        assert_eq!((told.name.as_deref(), (told.in_use, told.limit)), (name, numbers), "{kind}");
         assert!(explained.summary.contains(&told.detail), "{}", explained.summary);
     }
 }
@@ -189,6 +192,23 @@ fn all_that_holds_it_is_listed_and_the_sentence_stays_short() {
     assert_eq!(explained.summary, expected);
     assert_eq!((explained.since, explained.waiting_ms), (NOW - 3_200, Some(3_200)));
     assert!(!explained.moves_with_the_queue());
+}
+
+#[test]
+fn a_suspect_and_the_moment_at_which_a_peer_has_room_are_told() {
+    let mut policy = Policy::default();
+    let limits = PeerLimits { requests_per_minute: Some(60), tokens_per_minute: Some(6_000), ..PeerLimits::default() };
+    policy.peers.insert("hotels".into(), limits);
+    // Spread over the minute: one request in a second, ten tokens in a tenth of one.
+    let around =
+        Surroundings { requests_full_ns: (NOW + 700) * 1_000_000, tokens_full_ns: (NOW + 100) * 1_000_000, ..around() };
+    let suspect = Subject { suspect: true, ..task(Status::Queued) };
+    let explained = explain(&policy, &facts(), &around, &suspect);
+    assert_eq!(kinds(&explained), ["peer_rate", "peer_rate", "suspect", "queue_position"]);
+    let until: Vec<_> = explained.blockers.iter().filter_map(|blocker| blocker.until).collect();
+    assert_eq!(until, [NOW + 700, NOW + 100]);
+    let said = "peer hotels has had its share of 60 requests a minute; there is room in 700 ms";
+    assert_eq!(explained.blockers[0].detail, said);
 }
 
 #[test]

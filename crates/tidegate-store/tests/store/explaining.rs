@@ -56,6 +56,7 @@ async fn what_nobody_runs_waits_for_a_worker_and_then_for_a_slot_and_its_turn() 
     let spec = SessionSpec {
         worker: "other".into(),
         kinds: vec![(kind("other"), Default::default())],
+        at_once: Default::default(),
         slots: 7,
         lease: Duration::from_secs(15),
         settle_reserve: Duration::ZERO,
