@@ -256,6 +256,29 @@ async fn a_task_is_explained_in_a_sentence_and_a_table() {
 }
 
 #[tokio::test]
+async fn operators_see_who_changed_what() {
+    let entry = |target: &str, before: &str, after: &str| {
+        format!(
+            r#"{{"id":7,"at":"2026-11-30T08:15:00.000Z","actor":"local","action":"tenant.patch","target":{target},"before":{before},"after":{after}}}"#
+        )
+    };
+    let entries = [
+        entry("\"acme\"", r#"{"max_queued":5,"weight":1.0}"#, r#"{"max_queued":7,"weight":1.0}"#),
+        entry("null", "null", r#"{"weight":2}"#),
+    ];
+    let page = format!(r#"{{"entries":[{}],"next_cursor":"7"}}"#, entries.join(","));
+    let listed = || answer("200 OK", &[], &page);
+    let (output, fake) = run(vec![listed()], &["audit", "--limit", "2"]).await;
+    let lines: Vec<_> = stdout(&output).lines().collect();
+    assert!(lines[1].contains("local") && lines[1].ends_with("acme    max_queued: 5 → 7"), "{lines:?}");
+    assert!(lines[2].ends_with("-       weight: - → 2"), "{lines:?}");
+    assert!(stderr(&output).contains("more with --cursor 7"));
+    assert!(fake.requests()[0].starts_with("get /v1/admin/audit?limit=2 "), "{}", fake.requests()[0]);
+    let (output, _fake) = run(vec![listed()], &["--json", "audit", "--cursor", "9"]).await;
+    assert_eq!(stdout(&output).trim(), page);
+}
+
+#[tokio::test]
 async fn operators_list_and_drain_workers() {
     let worker = |draining: bool| {
         format!(

@@ -60,6 +60,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Resume(arguments) => commands::pause::resume(&global, &arguments, &mut output),
         Command::Pauses => commands::pause::list(&global, &mut output),
         Command::Workers(arguments) => commands::workers::run(&global, &arguments, &mut output),
+        Command::Audit(arguments) => commands::audit::run(&global, &arguments, &mut output),
         Command::Size(arguments) => commands::size::run(&arguments, &mut output),
         Command::Bench(arguments) => bench::run(&global, &arguments, &mut output),
         Command::Up(arguments) => roles::up(load(&global)?, &arguments, &mut output),

@@ -1,5 +1,6 @@
 //! The command line: what can be typed.
 
+mod audit;
 mod bench;
 mod client;
 mod duration;
@@ -14,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{LogFormat, Secret};
 
+pub(crate) use audit::AuditArgs;
 pub(crate) use bench::{
     BareArgs, BenchArgs, BenchCommand, GroundArgs, HttpBenchArgs, OverloadBenchArgs, PickupBenchArgs,
     SnapshotBenchArgs, StoreBenchArgs,
@@ -107,6 +109,8 @@ pub(crate) enum Command {
     Pauses,
     /// List the workers that live, or have one finish and leave.
     Workers(WorkersArgs),
+    /// List what operators changed, newest first.
+    Audit(AuditArgs),
     /// Work out the slots and the queue that a load needs.
     Size(SizeArgs),
     /// Measure how fast it is on this machine, beside plain SQL.

@@ -1,5 +1,6 @@
 //! The commands that do one thing and end.
 
+pub(crate) mod audit;
 pub(crate) mod cancel;
 mod client;
 pub(crate) mod completions;

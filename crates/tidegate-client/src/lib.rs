@@ -53,6 +53,10 @@ pub type TaskList = tidegate_wire::TaskList<'static>;
 pub type AttemptList = tidegate_wire::AttemptList<'static>;
 /// Why a task stands where it stands.
 pub type Explanation = tidegate_wire::Explanation<'static>;
+/// A change that an operator made.
+pub type AuditEntry = tidegate_wire::AuditEntry<'static>;
+/// What operators changed.
+pub type AuditPage = tidegate_wire::AuditPage<'static>;
 /// A live session of a worker.
 pub type WorkerDocument = tidegate_wire::WorkerDocument<'static>;
 /// The live sessions of workers.

@@ -4,6 +4,7 @@
 //! a pure function in core, and writes the outcome, the counters and the outbox together. Submissions, cancels and
 //! settlements are gathered while the transaction before is committing, so a transaction carries as many as arrived.
 
+mod admin_audit;
 mod admit;
 mod admit_write;
 mod audit;
@@ -43,6 +44,7 @@ mod work_bell;
 mod workers;
 pub mod yardstick;
 
+pub use admin_audit::{Actor, AuditEntry, AuditPage};
 pub use admit::{Admitter, AdmitterOptions};
 pub use audit::Drift;
 pub use background::supervise;

@@ -1,10 +1,12 @@
 //! The registry of live sessions, and draining one of them.
 
+use serde_json::json;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tidegate_core::EpochMs;
 use uuid::Uuid;
 
+use crate::admin_audit::Change;
 use crate::bell::Topic;
 use crate::connection::Tx;
 use crate::error::StoreError;
@@ -71,6 +73,10 @@ impl Store {
             return Ok(Some(before));
         }
         tx.call(|conn| sqlx::query(DRAIN).bind(id).execute(conn)).await?;
+        let target = id.to_string();
+        let told = |draining: bool| Some(json!({ "worker": before.worker, "draining": draining }));
+        let change = Change { action: "worker.drain", target: Some(&target), before: told(false), after: told(true) };
+        self.write_down(change, &mut tx).await?;
         tx.commit().await?;
         self.inner_ref().bells.ring(Topic::Cancel, true);
         Ok(Some(WorkerRecord { draining: true, ..before }))

@@ -4,6 +4,7 @@
 //! with `'static` in place of the lifetime. Readers ignore members that they do not know.
 
 mod attempt;
+mod audit;
 mod cancellation;
 mod explanation;
 pub mod header;
@@ -18,6 +19,7 @@ mod time;
 mod worker;
 
 pub use attempt::{Attempt, AttemptList};
+pub use audit::{AuditEntry, AuditPage};
 pub use cancellation::{CancellationRequest, Cancelled};
 pub use explanation::{Blocker, Explanation};
 pub use policy::{

@@ -19,6 +19,8 @@ const WHOLE: &[&str] = &[
     "Accepted",
     "Attempt",
     "AttemptList",
+    "AuditEntry",
+    "AuditPage",
     "Blocker",
     "Cancel",
     "Cancelled",

@@ -51,6 +51,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::pauses::delete))
         .routes(routes!(admin::workers::list))
         .routes(routes!(admin::workers::drain))
+        .routes(routes!(admin::audit::list))
         .routes(routes!(plain::livez))
         .routes(routes!(plain::readyz))
         .routes(routes!(plain::metrics))
@@ -85,6 +86,7 @@ const PATTERNS: &[&str] = &[
     "/v1/admin/pauses/{id}",
     "/v1/admin/workers",
     "/v1/admin/workers/{id}/drain",
+    "/v1/admin/audit",
     "/livez",
     "/readyz",
     "/metrics",

@@ -261,3 +261,25 @@ async fn workers_are_listed_and_drained() {
         api.post(&format!("/v1/admin/workers/{unknown}/drain"), "").await.refused(404, "not_found");
     }
 }
+
+#[tokio::test]
+async fn who_changed_what_is_listed_newest_first() {
+    let api = Api::new();
+    assert_eq!(api.get("/v1/admin/audit").await.expect(200).json(), json!({"entries": [], "next_cursor": null}));
+    patch(&api, "/v1/admin/limits", json!({"max_queued": 7})).await.expect(200);
+    patch(&api, "/v1/admin/tenants/acme", json!({"max_queued": 5})).await.expect(200);
+    let page = api.get("/v1/admin/audit?limit=1").await.expect(200).json();
+    let newest = &page["entries"][0];
+    assert_eq!((&newest["actor"], &newest["action"]), (&json!("local"), &json!("tenant.patch")));
+    assert_eq!((&newest["target"], &newest["before"]), (&json!("acme"), &Value::Null));
+    assert_eq!((&newest["after"]["max_queued"], &newest["at"]), (&json!(5), &json!("2026-11-30T00:53:20.000Z")));
+    let next = page["next_cursor"].as_str().unwrap();
+    let page = api.get(&format!("/v1/admin/audit?cursor={next}")).await.expect(200).json();
+    assert_eq!((page["entries"].as_array().unwrap().len(), &page["next_cursor"]), (1, &Value::Null));
+    let oldest = &page["entries"][0];
+    assert_eq!((&oldest["target"], &oldest["before"]["max_queued"]), (&Value::Null, &json!(100_000)));
+    assert_eq!(oldest["after"]["max_queued"], 7);
+    for query in ["cursor=x", "cursor=-1", "limit=0", "nope=1"] {
+        assert_eq!(api.get(&format!("/v1/admin/audit?{query}")).await.status, 422, "{query}");
+    }
+}

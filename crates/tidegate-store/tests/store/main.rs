@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod admission;
+mod auditing;
 mod breaking;
 mod cancelling;
 mod children;

@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::{read, write};
 use crate::rejection::Rejection;
+use crate::routes::extract::By;
 use crate::settings::App;
 use crate::{answer, decode};
 
@@ -53,9 +54,14 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, R
     security((), ("key" = ["admin"])),
     extensions(("x-auth-class" = json!("admin")))
 )]
-pub(crate) async fn drain(State(app): State<App>, WorkerId(id): WorkerId, uri: Uri) -> Result<Response, Rejection> {
+pub(crate) async fn drain(
+    State(app): State<App>,
+    By(by): By,
+    WorkerId(id): WorkerId,
+    uri: Uri,
+) -> Result<Response, Rejection> {
     decode::no_parameters(&uri)?;
-    let worker = write(&app, app.backend.drain_worker(id)).await?.ok_or_else(no_such_worker)?;
+    let worker = write(&app, app.backend.drain_worker(by, id)).await?.ok_or_else(no_such_worker)?;
     Ok(answer::json(StatusCode::OK, &document(worker)))
 }
 
