@@ -160,8 +160,8 @@ pub struct Surroundings {
     pub tokens_full_ns: i64,
     /// When the peer's breaker lets a call through again, while it is open.
     pub breaker_until: Option<EpochMs>,
-    /// Whether its input is held.
-    pub quarantined: bool,
+    /// Until when its input is held, where it is.
+    pub held_until: Option<EpochMs>,
 }
 
 /// One thing that a task waits for.
@@ -291,8 +291,9 @@ fn deferred(policy: &Policy, facts: &Facts, around: &Surroundings, task: &Subjec
 /// What holds a task whatever room there is.
 fn holds(policy: &Policy, facts: &Facts, around: &Surroundings, task: &Subject<'_>) -> Vec<Blocker> {
     let mut blockers = Vec::new();
-    if around.quarantined {
-        blockers.push(Blocker::new(BlockerKind::Quarantine, "its input is in quarantine"));
+    if let Some(until) = around.held_until.filter(|until| *until > facts.now) {
+        let detail = format!("its input is in quarantine for another {}", span(until - facts.now));
+        blockers.push(Blocker::new(BlockerKind::Quarantine, detail).until(Some(until)));
     }
     blockers.append(&mut pauses(policy, facts, task));
     if let Some(until) = around.breaker_until.filter(|until| *until > facts.now) {

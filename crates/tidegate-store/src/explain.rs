@@ -4,6 +4,8 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tidegate_core::admission::{Facts, Load, TenantFacts, Usage};
 use tidegate_core::explain::{Explanation, Subject, Surroundings, explain};
+use tidegate_core::policy::Policy;
+use tidegate_core::quarantine::{Hold, fingerprint};
 use tidegate_core::{Class, EpochMs, Reason, Status, TaskId, TenantId};
 
 use crate::error::StoreError;
@@ -14,6 +16,7 @@ use crate::store::Store;
 use crate::types::TaskRecord;
 
 const EXPLAIN: &str = include_str!("explain.sql");
+const INPUT: &str = "SELECT t.payload FROM tidegate.task t WHERE t.id = $1";
 /// The numbers of one level.
 const WIDTH: usize = 8;
 
@@ -80,9 +83,33 @@ impl Store {
             suspect: row.try_get("suspect")?,
             position,
         };
-        let (facts, around) = around(row, tenant, class, peer)?;
+        let (facts, mut around) = around(row, tenant, class, peer)?;
+        if status.is_waiting() {
+            around.held_until = self.held_until(&policy, &subject, id, facts.now).await?;
+        }
         let explanation = explain(&policy, &facts, &around, &subject);
         Ok(Explained { id, status, reason, queue_position: position, explanation })
+    }
+}
+
+impl Store {
+    /// Until when the task's input is held. It is read only where some input of its kind is.
+    async fn held_until(
+        &self,
+        policy: &Policy,
+        task: &Subject<'_>,
+        id: TaskId,
+        now: EpochMs,
+    ) -> Result<Option<EpochMs>, StoreError> {
+        let concerns = |hold: &&Hold| hold.concerns(task.kind, task.tenant, now);
+        let mut holds = policy.holds.iter().filter(concerns).peekable();
+        if holds.peek().is_none() {
+            return Ok(None);
+        }
+        let rows = self.ask(|| sqlx::query(INPUT).bind(id.0)).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let print = fingerprint(task.kind, row.try_get(0)?);
+        Ok(holds.filter(|hold| hold.fingerprint == print).map(|hold| hold.until).max())
     }
 }
 
@@ -118,9 +145,9 @@ fn around(row: &PgRow, tenant: &TenantId, class: Class, peer: &str) -> Result<(F
         taken: row.try_get("taken")?,
         requests_full_ns: number(6, 6),
         tokens_full_ns: number(6, 7),
-        // Nothing opens a breaker or holds an input yet.
+        // Nothing opens a breaker yet.
         breaker_until: None,
-        quarantined: false,
+        held_until: None,
     };
     Ok((facts, around))
 }

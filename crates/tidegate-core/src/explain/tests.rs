@@ -180,14 +180,14 @@ fn all_that_holds_it_is_listed_and_the_sentence_stays_short() {
     let target = PauseTarget::Class(Class::Standard);
     policy.pauses = vec![pause(target, Some(NOW + 90_000), Some("their maintenance")), peer_pause()];
     policy.tenants.insert("acme".into(), TenantLimits { max_running: Some(4), ..TenantLimits::default() });
-    let around = Surroundings { quarantined: true, ..around() };
+    let around = Surroundings { held_until: Some(NOW + 5_000), ..around() };
     let explained = explain(&policy, &facts(), &around, &task(Status::Queued));
     assert_eq!(kinds(&explained), ["quarantine", "pause", "pause", "tenant_limit", "queue_position"]);
     assert_eq!(
         (explained.blockers[1].until, explained.blockers[1].pause),
         (Some(NOW + 90_000), Some(Uuid::from_u128(7)))
     );
-    let expected = "Queued for 3.2 s: its input is in quarantine; class standard is paused for another 1 min 30 s (their \
+    let expected = "Queued for 3.2 s: its input is in quarantine for another 5.0 s; class standard is paused for another 1 min 30 s (their \
         maintenance); peer hotels is paused; and 2 more.";
     assert_eq!(explained.summary, expected);
     assert_eq!((explained.since, explained.waiting_ms), (NOW - 3_200, Some(3_200)));

@@ -179,3 +179,21 @@ async fn a_reserved_slot_an_ending_and_a_refusal_are_told() {
     assert_eq!((told.status, told.reason), (Status::Expired, Some(Reason::DeadlinePassed)));
     assert!(told.explanation.summary.contains("deadline_passed"), "{}", told.explanation.summary);
 }
+
+#[tokio::test]
+async fn a_held_input_is_told_until_a_keeper_ends_the_task() {
+    let cell = Cell::new().await;
+    let id = cell.add(cell.submission()).await;
+    let mut other = cell.submission();
+    other.payload = "{\"n\":2}".into();
+    let other = cell.add(other).await;
+    let mut connection = cell.db.connect().await;
+    let print = tidegate_core::quarantine::fingerprint("echo", "{\"n\": 1}");
+    let hold = "INSERT INTO tidegate.hold (fingerprint, tenant, kind, reason, task_id, held_ms, until_ms) \
+        VALUES ($1, 'default', 'echo', 'quarantined', $2, tidegate.now_ms(), tidegate.now_ms() + 60000)";
+    sqlx::query(hold).bind(print.to_vec()).bind(id.0).execute(&mut connection).await.unwrap();
+    sqlx::query("UPDATE tidegate.policy_revision SET n = n + 1").execute(&mut connection).await.unwrap();
+    let told = cell.explain(id).await.explanation;
+    assert_eq!((told.blockers[0].kind.as_str(), told.blockers[0].until.is_some()), ("quarantine", true));
+    assert!(!cell.blockers(other).await.iter().any(|told| told.0 == "quarantine"));
+}

@@ -19,6 +19,7 @@ mod keeping;
 mod lifecycle;
 mod plans;
 mod policy;
+mod quarantine;
 mod reading;
 mod workers;
 
