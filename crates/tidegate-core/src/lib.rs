@@ -9,6 +9,7 @@ pub mod backoff;
 pub mod bucket;
 pub mod budget;
 pub mod class_rules;
+pub mod explain;
 pub mod id;
 pub mod json;
 pub mod kind_policy;
