@@ -7,15 +7,17 @@ use tidegate_core::tenant::TenantLimits;
 use super::{Config, DEFAULTS, KindConfig};
 
 /// Keys, as JSON pointers, that this version does not act on. `*` is any name or class.
-const DORMANT: [&str; 11] = [
+const DORMANT: [&str; 13] = [
     "/peers/*/target_latency_ms",
     "/peers/*/aimd",
-    "/peers/*/retry_budget",
     "/peers/*/breaker",
     "/peers/*/max_result_bytes",
     "/peers/*/result_schema",
-    "/quarantine/*",
+    "/quarantine/threshold",
+    "/quarantine/window_ms",
     "/cost/*",
+    "/limits/classes/critical/promote_after_ms",
+    "/limits/classes/standard/promote_after_ms",
     "/limits/classes/*/target_wait_ms",
     "/limits/classes/*/target_admission_ms",
     "/kinds/*/cost_overrun",

@@ -4,6 +4,7 @@
 //! a pure function in core, and writes the outcome, the counters and the outbox together. Submissions, cancels and
 //! settlements are gathered while the transaction before is committing, so a transaction carries as many as arrived.
 
+mod admin_audit;
 mod admit;
 mod admit_write;
 mod audit;
@@ -18,10 +19,12 @@ mod connection;
 mod directory;
 mod door;
 mod error;
+mod explain;
 mod facts;
 mod gather;
 mod groups;
 mod heart;
+mod hold;
 mod inspect;
 mod keep;
 mod ledger;
@@ -34,6 +37,7 @@ mod promote;
 mod read;
 mod refusal;
 mod released;
+mod retry_budget;
 mod runs;
 mod seen;
 mod session;
@@ -41,14 +45,17 @@ mod store;
 mod types;
 mod watch;
 mod work_bell;
+mod workers;
 pub mod yardstick;
 
+pub use admin_audit::{Actor, AuditEntry, AuditPage};
 pub use admit::{Admitter, AdmitterOptions};
 pub use audit::Drift;
 pub use background::supervise;
 pub use cancel::Canceller;
 pub use connection::StoreOptions;
 pub use error::{AdmitError, PolicyError, StoreError};
+pub use explain::Explained;
 pub use groups::{Group, GroupCancelled};
 pub use heart::Heart;
 pub use inspect::{Inspection, inspect};
@@ -61,3 +68,4 @@ pub use session::Session;
 pub use store::{CLOSE_LIMIT, Store};
 pub use types::*;
 pub use work_bell::WorkBell;
+pub use workers::{WorkerPage, WorkerRecord};

@@ -22,7 +22,7 @@ use crate::ledger::Holding;
 use crate::store::Store;
 
 /// How long a reserved slot waits for its worker.
-const RESERVED_MS: i64 = 1_000;
+pub(crate) const RESERVED_MS: i64 = 1_000;
 
 const DUE_DEFERRED: &str = "SELECT tidegate.now_ms() AS now_ms, d.* FROM tidegate.deferred d \
     WHERE d.eligible_ms >= $1 AND (d.eligible_ms, d.rank, d.task_id) > ($1, $3, $4) AND d.eligible_ms <= (SELECT tidegate.now_ms()) \

@@ -1,15 +1,16 @@
 //! The handle to one cell's database, shared by everything in a process.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::TaskId;
+use tidegate_core::{EpochMs, TaskId};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::admin_audit::Actor;
 use crate::background::supervise;
 use crate::bell::Bells;
 use crate::connection::{Connections, StoreOptions};
@@ -29,6 +30,8 @@ pub struct Store {
     inner: Arc<StoreInner>,
     options: Arc<StoreOptions>,
     watch: Arc<Watch>,
+    /// To whom changes are put down.
+    pub(crate) actor: Actor,
     _closed: Arc<DropGuard>,
 }
 
@@ -48,6 +51,10 @@ pub(crate) struct StoreInner {
     pub(crate) tasks: TaskTracker,
     /// Flows that were empty when last looked at.
     empty_flows: Mutex<HashSet<i64>>,
+    /// How long inputs are held.
+    pub(crate) hold_ms: i64,
+    /// The holds for which this process has looked through what waits, and until when each lasts.
+    held_swept: Mutex<HashMap<[u8; 32], EpochMs>>,
 }
 
 /// How often a transaction that another was in the way of is tried again.
@@ -79,6 +86,10 @@ impl StoreInner {
         Tries { store: self, made: 0 }
     }
 
+    pub(crate) fn held_swept(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], EpochMs>> {
+        self.held_swept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn empty_flows(&self) -> std::sync::MutexGuard<'_, HashSet<i64>> {
         self.empty_flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,12 +112,15 @@ impl Store {
             closed: closed.clone(),
             tasks,
             empty_flows: Mutex::default(),
+            hold_ms: i64::try_from(options.quarantine_hold.as_millis()).unwrap_or(i64::MAX),
+            held_swept: Mutex::default(),
         };
         let inner = Arc::new(inner);
         let watch = Arc::new(Watch::start(inner.clone()));
         let policy = inner.clone();
         inner.tasks.spawn(supervise("watch of the policy", closed.clone(), move || keep_remembered(policy.clone())));
-        Ok(Self { inner, options: Arc::new(options), watch, _closed: Arc::new(closed.drop_guard()) })
+        let actor = Actor::local();
+        Ok(Self { inner, options: Arc::new(options), watch, actor, _closed: Arc::new(closed.drop_guard()) })
     }
 
     /// Ends what works in the background and takes leave of the database, for as long as [`CLOSE_LIMIT`] at most. For all

@@ -318,6 +318,8 @@ pub struct Beat {
     pub cancel: Vec<TaskId>,
     /// Of the tasks that were said to be held, those whose lease is gone.
     pub lost: Vec<TaskId>,
+    /// Whether an operator told the session to take nothing more, to finish and to leave.
+    pub draining: bool,
 }
 
 /// Numbers for metrics and health, read from the tables.

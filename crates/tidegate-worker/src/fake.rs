@@ -52,6 +52,8 @@ pub(crate) struct State {
     /// Tasks whose result is refused as a value.
     pub(crate) unstorable: HashSet<TaskId>,
     pub(crate) cancels: HashSet<TaskId>,
+    /// Whether an operator has the session drain.
+    pub(crate) draining: bool,
     /// Reports and wanted tasks of each turn.
     pub(crate) turns: Vec<(usize, usize)>,
     pub(crate) beats: Vec<Instant>,
@@ -141,6 +143,12 @@ impl FakeStore {
 
     pub(crate) fn ask_to_cancel(&self, number: u128) {
         self.state().cancels.insert(TaskId(Uuid::from_u128(number)));
+        self.cancel.notify_one();
+    }
+
+    /// Has the session drain, as an operator does.
+    pub(crate) fn ask_to_drain(&self) {
+        self.state().draining = true;
         self.cancel.notify_one();
     }
 
@@ -339,6 +347,7 @@ impl HeartPort for FakeHeart {
         Ok(Beat {
             cancel: held.iter().map(|(id, _)| *id).filter(|id| state.cancels.contains(id)).collect(),
             lost: held.iter().filter(|lease| !mine(lease)).map(|(id, _)| *id).collect(),
+            draining: state.draining,
         })
     }
 

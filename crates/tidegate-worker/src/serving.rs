@@ -137,7 +137,7 @@ impl<'a, P: WorkPort> Serving<'a, P> {
         }
     }
 
-    /// Serves until the session is lost or, after `shutdown`, drained.
+    /// Serves until the session is lost or, after `shutdown` or at an operator's word, drained.
     pub(crate) async fn serve(mut self, shutdown: &CancellationToken) -> Served {
         loop {
             if self.may_turn() {
@@ -176,6 +176,7 @@ impl<'a, P: WorkPort> Serving<'a, P> {
             biased;
             () = shift.lost() => Event::Lost,
             () = shutdown.cancelled(), if open => Event::Shutdown,
+            () = shift.draining(), if open => Event::Shutdown,
             Some(finished) = desk.finished.recv() => Event::Finished(finished),
             Some(turned) = OptionFuture::from(turn.as_mut()) => Event::Turned(turned),
             Some(()) = OptionFuture::from(wake_at.map(sleep_until)) => Event::Time,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod admission;
+mod auditing;
 mod breaking;
 mod cancelling;
 mod children;
@@ -11,6 +12,7 @@ mod door_bounds;
 mod door_full;
 mod door_rules;
 mod door_upkeep;
+mod explaining;
 mod groups;
 mod inspecting;
 mod keeping;
@@ -18,7 +20,9 @@ mod lifecycle;
 mod permits;
 mod plans;
 mod policy;
+mod quarantine;
 mod reading;
+mod workers;
 
 use std::time::{Duration, Instant};
 
