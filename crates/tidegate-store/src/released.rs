@@ -10,6 +10,9 @@ use uuid::Uuid;
 use crate::error::StoreError;
 use crate::ledger::{Holding, class_of};
 
+/// Where a row of `release.sql` says which of the reports it belongs to, counted from 1.
+pub(crate) const REPORT_AT: usize = 24;
+
 /// A lease that was taken away, and what is known of the attempt it was for.
 #[derive(Debug, Clone)]
 pub(crate) struct Released {
