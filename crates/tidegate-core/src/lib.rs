@@ -8,6 +8,7 @@ pub mod admission;
 pub mod backoff;
 pub mod bucket;
 pub mod budget;
+pub mod call;
 pub mod class_rules;
 pub mod explain;
 pub mod id;

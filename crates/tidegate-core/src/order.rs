@@ -10,6 +10,7 @@ use crate::EpochMs;
 use crate::bucket::{Bucket, Drawn};
 use crate::id::TaskId;
 use crate::names::{Class, Lane, Priority};
+use crate::peer::PeerLimits;
 use crate::reason::Reason;
 use crate::slots::SlotCaps;
 
@@ -115,8 +116,32 @@ pub struct Draw {
 }
 
 impl PeerRoom {
+    /// What a peer with these limits may still be given, where so many tasks and calls use it and its buckets of requests
+    /// and tokens are full again at these instants, in nanoseconds. Anything where nobody configured it.
+    pub fn of(limits: Option<&PeerLimits>, running: i64, rate_full_ns: i64, tokens_full_ns: i64) -> Self {
+        let rate = |bucket: Option<Bucket>, full_ns| bucket.map(|bucket| Rate { bucket, full_ns });
+        let most = limits.and_then(|limits| limits.max_in_flight);
+        Self {
+            left: most.map_or(i64::MAX, |most| i64::from(most) - running),
+            requests: rate(limits.and_then(PeerLimits::requests), rate_full_ns),
+            tokens: rate(limits.and_then(PeerLimits::tokens), tokens_full_ns),
+        }
+    }
+
+    /// What is left of it for others once so many calls have theirs: a call holds a slot of a worker while it waits, so it
+    /// goes before tasks that hold none.
+    pub fn behind(mut self, calls: i64, now: EpochMs) -> Self {
+        if calls > 0 {
+            self.left = self.left.saturating_sub(calls);
+            if let Some(rate) = &mut self.requests {
+                rate.take(now, rate.bucket.time_of(1).saturating_mul(calls));
+            }
+        }
+        self
+    }
+
     /// Whether it can be given a task of so many tokens now; else in how many milliseconds, as far as that is known.
-    fn draw(&self, now: EpochMs, tokens: u64) -> Result<Draw, Option<u64>> {
+    pub(crate) fn draw(&self, now: EpochMs, tokens: u64) -> Result<Draw, Option<u64>> {
         if self.left <= 0 {
             return Err(None);
         }

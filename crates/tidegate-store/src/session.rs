@@ -24,6 +24,7 @@ use crate::error::StoreError;
 use crate::heart::Heart;
 use crate::hold;
 use crate::ledger::Rings;
+use crate::permits::end_with_leases;
 use crate::seen::{Terms, claimed_of, fill};
 use crate::store::{Store, StoreInner};
 use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, TaskError, Turn};
@@ -57,6 +58,8 @@ pub struct Session {
     pub(crate) store: Arc<StoreInner>,
     /// Turns have a connection of their own.
     connections: Connections,
+    /// And so have the permits of calls.
+    pub(crate) calls: Connections,
     pub(crate) heart: Heart,
     pub(crate) spec: SessionSpec,
     pub(crate) effects: HashMap<String, Effects>,
@@ -116,7 +119,8 @@ impl Store {
         conn.release();
         let heart = Heart { connections: Connections::new(self.options(), 1)?, session, lease: spec.lease };
         let effects = spec.kinds.iter().map(|(kind, effects)| (kind.as_str().to_owned(), *effects)).collect();
-        Ok(Session { store: self.inner(), connections, heart, spec, effects, state: Mutex::default() })
+        let calls = Connections::new(self.options(), 1)?;
+        Ok(Session { store: self.inner(), connections, calls, heart, spec, effects, state: Mutex::default() })
     }
 
     /// Waits until there may be work to claim: the doorbell rang, or `max` is over. The first call after some time
@@ -257,6 +261,9 @@ impl Session {
         if ended {
             self.store.bells.ring(Topic::Ended, rings.readers);
         }
+        if rings.peers {
+            self.store.bells.ring(Topic::Permit, false);
+        }
         if settled.iter().any(|settled| matches!(settled, Settled::Returned(_))) {
             self.store.bells.ring(Topic::Returned, false);
         }
@@ -320,13 +327,14 @@ impl Session {
         let flow_ids = rows.iter().map(|row| row.try_get(2)).collect::<Result<Vec<i64>, _>>()?;
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
         let budgets = self.retry_budgets(reports, &rows, &flows, tx).await?;
-        let mut now = None;
+        let (mut now, mut permits) = (None, Vec::new());
         for row in &rows {
-            let n: i64 = row.try_get(23)?;
+            let n: i64 = row.try_get(24)?;
             let at: EpochMs = row.try_get(0)?;
             now = Some(at);
             let report = &reports[(n - 1) as usize];
             let mut released = Released::from_row(row)?;
+            permits.extend(released.permit_owner());
             let key = flow_of(&flows, released.flow)?;
             let policy = self.store.policy();
             released.running.may_retry = budgets.has_token(&key, changes.ledger());
@@ -358,6 +366,7 @@ impl Session {
                 changes.served().draw_peer(&key.peer, 0, token_shift(bucket, estimated, usage.tokens));
             }
         }
+        end_with_leases(permits, changes, tx).await?;
         Ok(now)
     }
 

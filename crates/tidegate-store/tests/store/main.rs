@@ -17,6 +17,7 @@ mod groups;
 mod inspecting;
 mod keeping;
 mod lifecycle;
+mod permits;
 mod plans;
 mod policy;
 mod quarantine;
@@ -78,9 +79,14 @@ impl Cell {
     }
 
     async fn session_with(&self, slots: u32, lease: Duration) -> Session {
+        self.session_of(&self.store, slots, lease).await
+    }
+
+    /// A session of another replica.
+    async fn session_of(&self, store: &Store, slots: u32, lease: Duration) -> Session {
         let kinds = vec![(kind("echo"), Default::default())];
         let settle_reserve = Duration::from_millis(50);
-        self.store
+        store
             .open_session(SessionSpec {
                 worker: "w1".into(),
                 kinds,

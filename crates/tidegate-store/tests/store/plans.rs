@@ -46,6 +46,9 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
         ("unmark parents", include_str!("../../src/unmark_parents.sql").to_owned(), 1),
         ("members by token", include_str!("../../src/members_by_token.sql").to_owned(), 5),
         ("members by workflow", include_str!("../../src/members_by_workflow.sql").to_owned(), 5),
+        ("facts of calls", include_str!("../../src/permit_facts.sql").to_owned(), 4),
+        ("permits", format!("{LEDGER}{}", include_str!("../../src/permit_write.sql")), 43),
+        ("overdue", include_str!("../../src/overdue.sql").to_owned(), 4),
         ("explain", include_str!("../../src/explain.sql").to_owned(), 2),
         ("ask group", include_str!("../../src/ask_group.sql").to_owned(), 5),
     ] {
