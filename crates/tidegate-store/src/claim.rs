@@ -9,7 +9,7 @@ use tidegate_core::order::{Chosen, ClaimRoom, choose};
 use tidegate_core::{Class, EpochMs, Lane, Status};
 
 use crate::changes::{Begin, Changes};
-use crate::claim_room::{Limited, Open};
+use crate::claim_room::{Limited, MAX_BELOW_FLOOR_US, Open};
 use crate::connection::Tx;
 use crate::error::StoreError;
 use crate::seen::{Beside, Seen, claimed_of, place_of};
@@ -163,10 +163,14 @@ impl Claiming<'_> {
                 changes.stand(head.flow, turn);
             }
         }
-        self.session.remember_lines(&self.open.lines, |n| {
-            let (_, first) = seen.lines.get(&(n + 1))?;
-            Some((*first).min(self.limited.floors[self.open.lines[n].class as usize]))
-        });
+        // What a pause hides from the look may stand before what it saw.
+        if self.open.paused.is_empty() {
+            self.session.remember_lines(&self.open.lines, |n| {
+                let (_, first) = seen.lines.get(&(n + 1))?;
+                let floor = self.limited.floors[self.open.lines[n].class as usize];
+                Some((*first).min(floor.saturating_sub(MAX_BELOW_FLOOR_US)))
+            });
+        }
         parked
     }
 }

@@ -24,6 +24,10 @@ const MAX_FLOWS: usize = 512;
 /// Flows of each line that a claim visits beyond what it wants, for those that have no room.
 const SPARE_FLOWS: usize = 16;
 
+/// How far below the floor of its class a flow may stand that comes to have something waiting, in microseconds of
+/// virtual time, as `ledger.sql` says.
+pub(crate) const MAX_BELOW_FLOOR_US: i64 = 1_000_000;
+
 /// Flows of one class, kind and peer: they have room or not as one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Line {

@@ -87,7 +87,8 @@ struct State {
     /// A transaction broke while committing, or its records could not be read: there may be leases nobody knows of.
     unsure: bool,
     /// The virtual time below which nothing stands in a line, as far as this session knows: what comes into a line stands
-    /// at the floor of its class or above, and floors only rise.
+    /// no more than [`MAX_BELOW_FLOOR_US`](crate::claim_room::MAX_BELOW_FLOOR_US) below the floor of its class, and
+    /// floors only rise.
     first_in: HashMap<Line, i64>,
     /// How much of what is wanted a look reads, above [`READ_PERCENT`]. Grows where looks stop short.
     read_more: i64,
