@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{LogFormat, Secret};
 
 pub(crate) use bench::{
-    BareArgs, BenchArgs, BenchCommand, GroundArgs, HttpBenchArgs, OverloadBenchArgs, PickupBenchArgs,
+    BareArgs, BenchArgs, BenchCommand, ClaimBenchArgs, GroundArgs, HttpBenchArgs, OverloadBenchArgs, PickupBenchArgs,
     SnapshotBenchArgs, StoreBenchArgs,
 };
 pub(crate) use client::{AskedPriority, CancelArgs, Connection, GetArgs, ListArgs, SubmitArgs};
