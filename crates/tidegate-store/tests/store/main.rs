@@ -19,6 +19,7 @@ mod lifecycle;
 mod lines;
 mod plans;
 mod policy;
+mod quarantine;
 mod reading;
 
 use std::time::{Duration, Instant};
