@@ -55,6 +55,7 @@ fn the_worked_example_says_what_it_says() {
     assert_eq!(worst_wait_ms(sure[0], run_ms, &alone), 7_889);
     let shared = Ahead { tasks: 4, weight: 1.0, others: &[1.0, 3.0], may_lag: false };
     assert_eq!(worst_wait_ms(sure[1], run_ms, &shared), 26_000);
+    assert_eq!(worst_wait_ms(18, run_ms, &shared), 6_445, "where nothing critical waits");
     let lagging = Ahead { may_lag: true, ..shared };
     assert_eq!(worst_wait_ms(sure[1], run_ms, &lagging), 36_000);
     let first = Ahead { tasks: 0, ..lagging };

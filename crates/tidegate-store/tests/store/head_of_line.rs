@@ -153,7 +153,7 @@ async fn pages(cell: &Cell, open: &[&str]) -> [i64; 2] {
     let room = pages_of(&mut conn, include_str!("../../src/claim_room.sql"), "ARRAY['echo'], 256").await;
     let column = |value: &dyn Fn(&str) -> String| open.iter().map(|peer| value(peer)).collect::<Vec<_>>().join(", ");
     let arguments = format!(
-        "gen_random_uuid(), ARRAY['echo'], 1, 125, {READ}, ARRAY[{}]::smallint[], ARRAY[{}], ARRAY[{}], ARRAY[{}]::bigint[], ARRAY[]::text[]",
+        "gen_random_uuid(), ARRAY['echo'], 1, 125, {READ}, ARRAY[{}]::smallint[], ARRAY[{}], ARRAY[{}], ARRAY[{}]::bigint[], ARRAY[]::text[], true",
         column(&|_| "1".to_owned()),
         column(&|_| "'echo'".to_owned()),
         column(&|peer| format!("'{peer}'")),
@@ -235,6 +235,40 @@ async fn many_capped_tenants_are_no_matter_to_others() {
     let done = drain(&session, waiting.len()).await;
     assert_eq!(done.len(), waiting.len());
     assert_eq!(done, waiting);
+    cell.assert_sound().await;
+}
+
+/// Each worker takes one task at a time that was lost twice: the others of them must not hide what else waits.
+#[tokio::test]
+async fn many_suspects_are_no_matter_to_others() {
+    const SUSPECTS: usize = 60;
+    const WANT: usize = 5;
+    let cell = Cell::with_slow_peer(BTreeMap::new()).await;
+    let suspects = cell.add_many((0..SUSPECTS).map(|n| cell.task_of(name(n), None)).collect()).await;
+    // As if the worker of each had been lost twice.
+    let lost = "UPDATE tidegate.active_flow SET lane = 3; UPDATE tidegate.flow SET lane = 3";
+    sqlx::raw_sql(lost).execute(&mut cell.db.connect().await).await.unwrap();
+    let store = Store::open(StoreOptions::new(cell.db.url())).unwrap();
+    let admitter = Admitter::start(&store, AdmitterOptions::default()).unwrap();
+    let cell = Cell { store, admitter, ..cell };
+    let behind = cell.add_many((0..WANT).map(|_| cell.task_of(name(SUSPECTS), None)).collect()).await;
+    let session = cell.long_session(WANT).await;
+    let first = session.turn(&[], WANT).await.unwrap();
+    assert!(first.more && first.claimed.len() == 1 && first.claimed[0].suspect);
+    let second = session.turn(&[], WANT - 1).await.unwrap();
+    assert_eq!(second.claimed.len(), WANT - 1);
+    assert!(second.claimed.iter().all(|task| behind.contains(&task.id)));
+    // Nothing is lost: one after the other they run all the same.
+    let running = [first.claimed, second.claimed].concat();
+    let mut done: BTreeSet<_> = running.iter().map(|task| task.id).collect();
+    let mut reports: Vec<_> = running.iter().map(|task| report(task, Ending::Completed)).collect();
+    for _ in 0..=SUSPECTS {
+        let turn = session.turn(&reports, WANT).await.unwrap();
+        assert!(turn.claimed.iter().filter(|task| task.suspect).count() <= 1);
+        done.extend(turn.claimed.iter().map(|task| task.id));
+        reports = turn.claimed.iter().map(|task| report(task, Ending::Completed)).collect();
+    }
+    assert_eq!(done, &suspects | &behind);
     cell.assert_sound().await;
 }
 
