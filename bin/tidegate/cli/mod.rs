@@ -17,7 +17,7 @@ use crate::config::{LogFormat, Secret};
 
 pub(crate) use audit::AuditArgs;
 pub(crate) use bench::{
-    BareArgs, BenchArgs, BenchCommand, GroundArgs, HttpBenchArgs, OverloadBenchArgs, PickupBenchArgs,
+    BareArgs, BenchArgs, BenchCommand, ClaimBenchArgs, GroundArgs, HttpBenchArgs, OverloadBenchArgs, PickupBenchArgs,
     SnapshotBenchArgs, StoreBenchArgs,
 };
 pub(crate) use client::{AskedPriority, CancelArgs, Connection, ExplainArgs, GetArgs, ListArgs, SubmitArgs};
