@@ -18,6 +18,7 @@ mod lifecycle;
 mod plans;
 mod policy;
 mod reading;
+mod snapshots;
 
 use std::time::{Duration, Instant};
 
