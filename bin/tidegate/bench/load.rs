@@ -74,11 +74,11 @@ impl Cell {
         Ok(Self { store, door, url: url.to_owned(), kinds, priorities: priorities.max(1) as usize, payload })
     }
 
-    /// Registers a worker.
-    pub(super) async fn session(&self) -> Result<Session, Failure> {
+    /// Registers a worker with so many slots.
+    pub(super) async fn session(&self, slots: u32) -> Result<Session, Failure> {
         let kinds = self.kinds.iter().map(|kind| (kind.clone(), Effects::default())).collect();
         let settle_reserve = Duration::ZERO;
-        let spec = SessionSpec { worker: "bench".to_owned(), kinds, slots: TURN as u32, lease: LEASE, settle_reserve };
+        let spec = SessionSpec { worker: "bench".to_owned(), kinds, slots, lease: LEASE, settle_reserve };
         self.store.open_session(spec).await.map_err(|error| broken("a session cannot be opened", &error))
     }
 
@@ -120,11 +120,21 @@ impl Cell {
 
     /// Claims and settles so many tasks by these sessions at once. Returns how long it took.
     pub(super) async fn drain(&self, sessions: &[Arc<Session>], tasks: usize) -> Result<Duration, Failure> {
+        self.drain_by(sessions, tasks, TURN).await
+    }
+
+    /// The same, at most so many in one turn of a session.
+    pub(super) async fn drain_by(
+        &self,
+        sessions: &[Arc<Session>],
+        tasks: usize,
+        most: usize,
+    ) -> Result<Duration, Failure> {
         let to_claim = Arc::new(AtomicUsize::new(tasks));
         let mut set = JoinSet::new();
         let started = Instant::now();
         for session in sessions {
-            set.spawn(work(session.clone(), to_claim.clone()));
+            set.spawn(work(session.clone(), to_claim.clone(), most));
         }
         all(set).await?;
         let took = started.elapsed();
@@ -152,11 +162,11 @@ impl Cell {
 }
 
 /// Claims and settles until nothing is left to claim.
-async fn work(session: Arc<Session>, to_claim: Arc<AtomicUsize>) -> Result<(), Failure> {
+async fn work(session: Arc<Session>, to_claim: Arc<AtomicUsize>, most: usize) -> Result<(), Failure> {
     let mut reports: Vec<Report> = Vec::new();
     loop {
-        let take = |left: usize| Some(left - left.min(TURN));
-        let want = to_claim.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0).min(TURN);
+        let take = |left: usize| Some(left - left.min(most));
+        let want = to_claim.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0).min(most);
         if want == 0 && reports.is_empty() {
             return Ok(());
         }

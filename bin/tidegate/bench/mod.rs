@@ -4,6 +4,7 @@
 //! comparison take turns, and medians are told.
 
 mod child;
+mod claimers;
 mod counter;
 mod cpu;
 mod ground;
@@ -19,8 +20,8 @@ mod store;
 use std::time::Duration;
 
 use crate::cli::{
-    BareArgs, BenchArgs, BenchCommand, Global, HttpBenchArgs, OverloadBenchArgs, PickupBenchArgs, SnapshotBenchArgs,
-    StoreBenchArgs,
+    BareArgs, BenchArgs, BenchCommand, ClaimersBenchArgs, Global, HttpBenchArgs, OverloadBenchArgs, PickupBenchArgs,
+    SnapshotBenchArgs, StoreBenchArgs,
 };
 use crate::config::{Log, LogFormat};
 use crate::exit::{Exit, Failure};
@@ -86,6 +87,7 @@ async fn measure(ground: &Ground, arguments: &BenchArgs, output: &mut Output) ->
     for part in parts(arguments.what.as_ref()) {
         let sections = match &part {
             Part::Store(arguments, flows) => one(store::run(ground, arguments, *flows, &progress).await),
+            Part::Claimers(arguments) => one(claimers::run(ground, arguments, &progress).await),
             Part::Http(arguments) => one(http::run(ground, arguments, &progress).await),
             Part::Pickup(arguments) => one(pickup::run(ground, arguments, &progress).await),
             Part::Snapshot(arguments) => one(snapshot::run(ground, arguments, &progress).await),
@@ -106,6 +108,7 @@ fn one(section: Result<report::Section, Failure>) -> Result<Vec<report::Section>
 /// One measurement of a run.
 enum Part {
     Store(StoreBenchArgs, u32),
+    Claimers(ClaimersBenchArgs),
     Http(HttpBenchArgs),
     Pickup(PickupBenchArgs),
     Snapshot(SnapshotBenchArgs),
@@ -116,6 +119,7 @@ enum Part {
 fn parts(what: Option<&BenchCommand>) -> Vec<Part> {
     match what {
         Some(BenchCommand::Store(store)) => each_flow(store).collect(),
+        Some(BenchCommand::Claimers(claimers)) => vec![Part::Claimers(claimers.clone())],
         Some(BenchCommand::Http(http)) => vec![Part::Http(http.clone())],
         Some(BenchCommand::Pickup(pickup)) => vec![Part::Pickup(pickup.clone())],
         Some(BenchCommand::Snapshot(snapshot)) => vec![Part::Snapshot(snapshot.clone())],
@@ -141,6 +145,7 @@ struct Sizes {
     idle: Duration,
     snapshot_seconds: u32,
     control: bool,
+    claimer_rounds: u32,
     overload_seconds: u32,
     overload_loads: &'static [f64],
     overload_spread: &'static [bool],
@@ -158,6 +163,7 @@ impl Sizes {
         idle: Duration::from_secs(10),
         snapshot_seconds: 30,
         control: false,
+        claimer_rounds: 3,
         overload_seconds: 5,
         overload_loads: &[1.0, 5.0],
         overload_spread: &[false],
@@ -173,6 +179,7 @@ impl Sizes {
         idle: Duration::from_secs(20),
         snapshot_seconds: 60,
         control: true,
+        claimer_rounds: 15,
         overload_seconds: 30,
         overload_loads: &[0.5, 1.0, 2.0, 5.0],
         overload_spread: &[false, true],
@@ -197,6 +204,7 @@ fn suite(sizes: Sizes) -> Vec<Part> {
     let mut parts = vec![
         Part::Store(backlog, 8),
         Part::Store(store, 1),
+        Part::Claimers(ClaimersBenchArgs { rounds: sizes.claimer_rounds, ..ClaimersBenchArgs::default() }),
         Part::Http(HttpBenchArgs {
             connections: 256,
             seconds: sizes.http_seconds,

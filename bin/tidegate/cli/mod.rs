@@ -14,8 +14,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{LogFormat, Secret};
 
 pub(crate) use bench::{
-    BareArgs, BenchArgs, BenchCommand, GroundArgs, HttpBenchArgs, OverloadBenchArgs, PickupBenchArgs,
-    SnapshotBenchArgs, StoreBenchArgs,
+    BareArgs, BenchArgs, BenchCommand, ClaimersBenchArgs, GroundArgs, HttpBenchArgs, OverloadBenchArgs,
+    PickupBenchArgs, SnapshotBenchArgs, StoreBenchArgs,
 };
 pub(crate) use client::{AskedPriority, CancelArgs, Connection, GetArgs, ListArgs, SubmitArgs};
 pub(crate) use operator::{
