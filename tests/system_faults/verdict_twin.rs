@@ -23,7 +23,14 @@ async fn cell() -> (TestDb, String) {
     door.admit(submission, Instant::now()).await.unwrap();
     let (kinds, lease) = (vec![(kind, Default::default())], Duration::from_secs(15));
     let session = store
-        .open_session(SessionSpec { worker: "w".into(), kinds, slots: 1, lease, settle_reserve: Duration::ZERO })
+        .open_session(SessionSpec {
+            worker: "w".into(),
+            kinds,
+            slots: 1,
+            lease,
+            settle_reserve: Duration::ZERO,
+            at_once: Default::default(),
+        })
         .await
         .unwrap();
     let task = session.turn(&[], 1).await.unwrap().claimed.remove(0);

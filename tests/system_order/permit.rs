@@ -107,7 +107,14 @@ async fn late_reports_of_a_worker_that_does_not_watch_itself_give_nothing_back()
     let (fleet, server) = cell(&tool, lease).await;
     let store = Store::open(StoreOptions::new(fleet.db.url())).unwrap();
     let kinds = vec![(Kind::parse("tool").unwrap(), Default::default())];
-    let spec = SessionSpec { worker: "rude".into(), kinds, slots: 1, lease, settle_reserve: Duration::ZERO };
+    let spec = SessionSpec {
+        worker: "rude".into(),
+        kinds,
+        slots: 1,
+        lease,
+        settle_reserve: Duration::ZERO,
+        at_once: Default::default(),
+    };
     let old = store.open_session(spec.clone()).await.unwrap();
     let id = server.caller.add(&json!({"kind": "tool"})).await;
     let claimed = poll_until(LIMIT, "the task", async || old.turn(&[], 1).await.unwrap().claimed.pop()).await;

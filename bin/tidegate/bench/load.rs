@@ -78,7 +78,14 @@ impl Cell {
     pub(super) async fn session(&self, slots: u32) -> Result<Session, Failure> {
         let kinds = self.kinds.iter().map(|kind| (kind.clone(), Effects::default())).collect();
         let settle_reserve = Duration::ZERO;
-        let spec = SessionSpec { worker: "bench".to_owned(), kinds, slots, lease: LEASE, settle_reserve };
+        let spec = SessionSpec {
+            worker: "bench".to_owned(),
+            kinds,
+            slots,
+            lease: LEASE,
+            settle_reserve,
+            at_once: Default::default(),
+        };
         self.store.open_session(spec).await.map_err(|error| broken("a session cannot be opened", &error))
     }
 

@@ -166,6 +166,7 @@ impl Check {
             kind.policy();
         self.range(format!("{key}.min_useful_ms"), min_useful_ms, 0..=30 * DAY_MS);
         self.range(format!("{key}.attempt_timeout_ms"), attempt_timeout_ms.unwrap_or(1), 1..=30 * DAY_MS);
+        self.range(format!("{key}.concurrency"), kind.concurrency.unwrap_or(1), 1..=100_000);
         self.range(format!("{key}.max_attempts"), max_attempts, 1..=1_000);
         self.range(format!("{key}.fanout"), fanout, 0..=10_000);
         self.factor(format!("{key}.cost_overrun"), cost_overrun, 1e6);

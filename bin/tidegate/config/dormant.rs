@@ -7,11 +7,8 @@ use tidegate_core::tenant::TenantLimits;
 use super::{Config, DEFAULTS, KindConfig};
 
 /// Keys, as JSON pointers, that this version does not act on. `*` is any name or class.
-const DORMANT: [&str; 16] = [
-    "/tenants/*/weight",
+const DORMANT: [&str; 12] = [
     "/peers/*/max_wait_ms",
-    "/peers/*/requests_per_minute",
-    "/peers/*/tokens_per_minute",
     "/peers/*/target_latency_ms",
     "/peers/*/aimd",
     "/peers/*/retry_budget",
@@ -20,7 +17,6 @@ const DORMANT: [&str; 16] = [
     "/peers/*/result_schema",
     "/quarantine/*",
     "/cost/*",
-    "/limits/classes/*/promote_after_ms",
     "/limits/classes/*/target_wait_ms",
     "/limits/classes/*/target_admission_ms",
     "/kinds/*/cost_overrun",

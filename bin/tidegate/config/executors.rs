@@ -1,7 +1,9 @@
 //! What runs the kinds.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use tidegate_core::Kind;
 use tidegate_outbound::{Outbound, OutboundOptions, Refused};
 use tidegate_worker::http_tool::{BadHttpTool, HttpToolOptions, http_tool};
 use tidegate_worker::{Executor, KindOptions, Registry, builtin};
@@ -26,6 +28,11 @@ impl Config {
             }
         }
         if problems.is_empty() { Ok(registry) } else { Err(problems) }
+    }
+
+    /// How many tasks of a kind one worker runs at once, where the configuration says so.
+    pub(crate) fn at_once(&self) -> HashMap<Kind, u32> {
+        self.kinds.iter().filter_map(|(name, kind)| Some((name.clone(), kind.concurrency?))).collect()
     }
 
     fn executor(

@@ -138,6 +138,7 @@ pub(super) fn worker(config: &Config, store: &Store) -> Result<Worker<StorePort>
         settle_reserve: ms(worker.settle_reserve_ms),
         stop_grace: ms(worker.stop_grace_ms),
         cancel_grace: ms(worker.cancel_grace_ms),
+        at_once: config.at_once(),
         kinds: (!worker.kinds.is_empty()).then(|| worker.kinds.clone()),
     };
     let registry = config.registry().map_err(|problems| {

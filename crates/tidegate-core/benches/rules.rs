@@ -11,7 +11,7 @@ use tidegate_core::admission::{Facts, TenantFacts, decide};
 use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::limits::Limits;
-use tidegate_core::order::{ClaimRoom, FlowHead, Waiting, choose};
+use tidegate_core::order::{ClaimRoom, FlowHead, TenantRoom, Waiting, choose};
 use tidegate_core::policy::Policy;
 use tidegate_core::settlement::{Ending, Running, settle};
 use tidegate_core::slots::SlotCaps;
@@ -64,14 +64,26 @@ fn order(c: &mut Criterion) {
             flow: flow as i64,
             class: Class::Standard,
             lane: Lane::Fresh,
-            tenant: None,
+            tenant: 0,
+            kind: None,
+            run_ms: 100,
             peer: None,
             queued: HEADS as i64,
             tasks: (0..HEADS).map(|n| waiting(n * FLOWS + (n + flow) % FLOWS)).collect(),
         })
         .collect();
     let caps = SlotCaps::of(&Limits::default(), 2 * BATCH as i64);
-    let room = ClaimRoom { caps, running: [0; 3], tenants: Vec::new(), peers: Vec::new() };
+    let tenant = TenantRoom { left: i64::MAX, left_of_class: [i64::MAX; 3], weight: 1.0, turns: [0; 3] };
+    let room = ClaimRoom {
+        caps,
+        running: [0; 3],
+        floors: [0; 3],
+        promote_after_ms: [None; 3],
+        tenants: vec![tenant],
+        peers: Vec::new(),
+        kinds: Vec::new(),
+        suspects: 1,
+    };
     let mut group = c.benchmark_group("order");
     group.throughput(Throughput::Elements(BATCH as u64)).measurement_time(MEASURED);
     group.bench_function("choose 500 from 4 flows of 1,000", |b| {
@@ -81,7 +93,7 @@ fn order(c: &mut Criterion) {
 }
 
 fn waiting(n: usize) -> Waiting {
-    Waiting { id: id(n), rank: NOW + n as i64, deadline: NOW + 300_000, min_useful_ms: 10 }
+    Waiting { id: id(n), rank: NOW + n as i64, enqueued: NOW, tokens: 0, deadline: NOW + 300_000, min_useful_ms: 10 }
 }
 
 /// The largest payload of the usual size, of the usual mixture.

@@ -1,15 +1,35 @@
 //! The order of waiting tasks: which a claim takes, and in what order.
+//!
+//! Class goes before tenant, and tenant before task. Between the tenants of a class it is start-time fair queueing
+//! (Goyal, Vin, Cheng 1996): each has a virtual time that advances by what its work costs divided by its weight, and
+//! the smallest is served next. `docs/scheduling.md` derives what that means for the wait of each class.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::EpochMs;
+use crate::bucket::{Bucket, Drawn};
 use crate::id::TaskId;
 use crate::names::{Class, Lane, Priority};
 use crate::reason::Reason;
 use crate::slots::SlotCaps;
 
+/// How far behind the floor of its class a tenant may be and still have it made up for, in microseconds of worker time
+/// for a weight of 1. What is corrected at settlement lies well within; a tenant that could not run, since its peers
+/// were full or its kinds paused, does not come back with more than this.
+const MAX_LAG_US: i64 = 10_000_000;
+/// The same in expected runs, where those are long.
+const MAX_LAG_RUNS: i64 = 4;
+
 /// The stored sort key, smaller first: `enqueued_ms − priority × ageing_step_ms`. Every waiting task gains one point
 /// of priority each step, all alike, so two waiting tasks never change places and linear ageing is a constant.
 pub fn rank(enqueued: EpochMs, priority: Priority, ageing_step_ms: u32) -> i64 {
     enqueued.saturating_sub(i64::from(priority.get()) * i64::from(ageing_step_ms))
+}
+
+/// By how much a run that takes `run_ms` advances the virtual time of a tenant: microseconds of worker time, divided
+/// by its weight; at least one, so that nobody is served for nothing.
+pub fn virtual_cost(run_ms: i64, weight: f64) -> i64 {
+    ((run_ms.max(0) as f64 * 1_000.0 / weight).min(i64::MAX as f64 / 1e6) as i64).max(1)
 }
 
 /// The waiting tasks of one flow, as far as they were read.
@@ -21,10 +41,14 @@ pub struct FlowHead {
     pub class: Class,
     /// Its lane. What is in the admitted lane has a slot of its own, and is counted as running already.
     pub lane: Lane,
-    /// Its tenant among [`ClaimRoom::tenants`], where the tenant has a limit.
-    pub tenant: Option<usize>,
+    /// Its tenant among [`ClaimRoom::tenants`].
+    pub tenant: usize,
     /// Its peer among [`ClaimRoom::peers`], where the peer has a limit.
     pub peer: Option<usize>,
+    /// Its kind among [`ClaimRoom::kinds`], where this worker has a limit for it.
+    pub kind: Option<usize>,
+    /// What a run of it is expected to take, in milliseconds.
+    pub run_ms: i64,
     /// How many tasks wait in it, read or not.
     pub queued: i64,
     /// Its first tasks in order of rank, then id.
@@ -38,90 +62,368 @@ pub struct Waiting {
     pub id: TaskId,
     /// Its sort key.
     pub rank: i64,
+    /// Since when it could have run.
+    pub enqueued: EpochMs,
     /// When it must have ended.
     pub deadline: EpochMs,
     /// The least time left that makes a start useful.
     pub min_useful_ms: i64,
+    /// The tokens that it is expected to use.
+    pub tokens: u64,
+}
+
+/// What a tenant may still start, and where it stands among the others.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TenantRoom {
+    /// Tasks that it may still start.
+    pub left: i64,
+    /// Of each class.
+    pub left_of_class: [i64; 3],
+    /// Its share of the workers' time, against the other tenants of a class.
+    pub weight: f64,
+    /// Its virtual time in each class, in microseconds.
+    pub turns: [i64; 3],
+}
+
+/// What a peer may still be given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerRoom {
+    /// Tasks and calls that may still use it at once.
+    pub left: i64,
+    /// Requests in a minute.
+    pub requests: Option<Rate>,
+    /// Tokens in a minute.
+    pub tokens: Option<Rate>,
+}
+
+/// A rate, and how far it is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// The rate with its burst.
+    pub bucket: Bucket,
+    /// When it is full again, in nanoseconds.
+    pub full_ns: i64,
+}
+
+/// What is drawn from a peer's rates, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Draw {
+    /// From its requests.
+    pub requests_ns: i64,
+    /// From its tokens.
+    pub tokens_ns: i64,
+}
+
+impl PeerRoom {
+    /// Whether it can be given a task of so many tokens now; else in how many milliseconds, as far as that is known.
+    fn draw(&self, now: EpochMs, tokens: u64) -> Result<Draw, Option<u64>> {
+        if self.left <= 0 {
+            return Err(None);
+        }
+        let mut draw = Draw::default();
+        if let Some(rate) = &self.requests {
+            draw.requests_ns = rate.ask(now, 1)?;
+        }
+        if let Some(rate) = &self.tokens {
+            draw.tokens_ns = rate.ask(now, tokens)?;
+        }
+        Ok(draw)
+    }
+
+    /// In how many milliseconds it may be given anything at all, where that is a matter of its rates; 0 where it may now
+    /// and `None` where only the end of a run helps.
+    pub fn ready_in_ms(&self, now: EpochMs) -> Option<u64> {
+        if self.left <= 0 {
+            return None;
+        }
+        let wait = |rate: &Option<Rate>| rate.map_or(Ok(0), |rate| rate.ask(now, 1));
+        match (wait(&self.requests), wait(&self.tokens)) {
+            (Ok(_), Ok(_)) => Some(0),
+            (a, b) => Some(a.err().flatten().max(b.err().flatten()).unwrap_or(0).max(1)),
+        }
+    }
+}
+
+impl Rate {
+    /// What must be added for `amount`. More than the rate ever holds at once is asked for as all that it holds, and
+    /// paid for in full.
+    fn ask(&self, now: EpochMs, amount: u64) -> Result<i64, Option<u64>> {
+        let now_ns = now.saturating_mul(1_000_000);
+        match self.bucket.draw(self.full_ns, now_ns, amount.min(self.bucket.burst())) {
+            Drawn::Taken { .. } => Ok(self.bucket.time_of(amount)),
+            Drawn::Short { retry_ms } => Err(retry_ms),
+        }
+    }
+
+    fn take(&mut self, now: EpochMs, add_ns: i64) {
+        self.full_ns = self.full_ns.max(now.saturating_mul(1_000_000)).saturating_add(add_ns);
+    }
 }
 
 /// What may still start, at every level.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ClaimRoom {
     /// How the cell's slots are divided.
     pub caps: SlotCaps,
     /// Tasks that are ADMITTED or RUNNING, by class.
     pub running: [i64; 3],
-    /// What each limited tenant may still start, and of each class.
-    pub tenants: Vec<(i64, [i64; 3])>,
-    /// What each limited peer may still be given.
-    pub peers: Vec<i64>,
+    /// The floor of each class: the virtual time of what was last served there. Whoever was idle starts from it.
+    pub floors: [i64; 3],
+    /// The wait after which a task competes in the class above, by class.
+    pub promote_after_ms: [Option<u64>; 3],
+    /// The tenants of the flows.
+    pub tenants: Vec<TenantRoom>,
+    /// The peers that have limits.
+    pub peers: Vec<PeerRoom>,
+    /// What this worker may still run of the kinds that it limits.
+    pub kinds: Vec<i64>,
+    /// How many tasks that were lost twice this worker may still take: none beside another.
+    pub suspects: i64,
+}
+
+/// Why a flow has no room.
+enum Full {
+    /// No class, kind or peer of it has, or the worker has a suspect already.
+    Passing,
+    /// Its peer has in so many milliseconds.
+    Peer(Option<u64>),
+    /// Its tenant has none.
+    Tenant,
 }
 
 impl ClaimRoom {
-    fn may_start(&self, flow: &FlowHead) -> bool {
-        let at = flow.class as usize;
-        flow.lane == Lane::Admitted
-            || self.caps.room(&self.running, flow.class) > 0
-                && flow.tenant.is_none_or(|n| self.tenants[n].0 > 0 && self.tenants[n].1[at] > 0)
-                && flow.peer.is_none_or(|n| self.peers[n] > 0)
+    fn check(&self, flow: &FlowHead, task: &Waiting, now: EpochMs) -> Result<Draw, Full> {
+        if flow.lane == Lane::Admitted {
+            // Its slot is taken already; what its peer may be sent in a minute is not.
+            return match flow.peer.map(|n| PeerRoom { left: 1, ..self.peers[n].clone() }.draw(now, task.tokens)) {
+                Some(Err(wait)) => Err(Full::Peer(wait)),
+                Some(Ok(draw)) => Ok(draw),
+                None => Ok(Draw::default()),
+            };
+        }
+        let tenant = &self.tenants[flow.tenant];
+        if tenant.left <= 0 || tenant.left_of_class[flow.class as usize] <= 0 {
+            return Err(Full::Tenant);
+        }
+        let kind_is_full = flow.kind.is_some_and(|n| self.kinds[n] <= 0);
+        let suspect = flow.lane == Lane::Suspect && self.suspects <= 0;
+        if kind_is_full || suspect || self.caps.room(&self.running, flow.class) <= 0 {
+            return Err(Full::Passing);
+        }
+        flow.peer.map_or(Ok(Draw::default()), |n| self.peers[n].draw(now, task.tokens).map_err(Full::Peer))
     }
 
-    fn start(&mut self, flow: &FlowHead) {
+    fn start(&mut self, flow: &FlowHead, draw: Draw, now: EpochMs) {
+        if let Some(n) = flow.kind {
+            self.kinds[n] -= 1;
+        }
+        if let Some(n) = flow.peer {
+            let peer = &mut self.peers[n];
+            if let Some(rate) = &mut peer.requests {
+                rate.take(now, draw.requests_ns);
+            }
+            if let Some(rate) = &mut peer.tokens {
+                rate.take(now, draw.tokens_ns);
+            }
+        }
         if flow.lane == Lane::Admitted {
             return;
         }
+        if flow.lane == Lane::Suspect {
+            self.suspects -= 1;
+        }
         self.running[flow.class as usize] += 1;
-        if let Some(n) = flow.tenant {
-            self.tenants[n].0 -= 1;
-            self.tenants[n].1[flow.class as usize] -= 1;
-        }
+        let tenant = &mut self.tenants[flow.tenant];
+        tenant.left -= 1;
+        tenant.left_of_class[flow.class as usize] -= 1;
         if let Some(n) = flow.peer {
-            self.peers[n] -= 1;
+            self.peers[n].left -= 1;
         }
+    }
+
+    /// The class in which a task competes: its own, or the one above where it has waited for long; never critical.
+    pub fn competes_in(&self, class: Class, enqueued: EpochMs, now: EpochMs) -> Class {
+        let waited = u64::try_from(now.saturating_sub(enqueued)).unwrap_or(0);
+        match (class, self.promote_after_ms[class as usize]) {
+            (Class::Background, Some(after)) if waited >= after => Class::Standard,
+            _ => class,
+        }
+    }
+
+    /// Charges a tenant for a run, in the class in which it competed. Returns how far behind the floor it was.
+    fn charge(&mut self, tenant: usize, class: Class, run_ms: i64) -> i64 {
+        let at = class as usize;
+        let TenantRoom { weight, turns, .. } = &mut self.tenants[tenant];
+        let lag_us = MAX_LAG_US.max(run_ms.saturating_mul(1_000 * MAX_LAG_RUNS));
+        let lag = virtual_cost(lag_us / 1_000, *weight);
+        let behind = self.floors[at].saturating_sub(turns[at]).max(0);
+        let start = turns[at].max(self.floors[at].saturating_sub(lag));
+        turns[at] = start.saturating_add(virtual_cost(run_ms, *weight));
+        self.floors[at] = self.floors[at].max(start);
+        behind
     }
 }
 
+/// A task to start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Start {
+    /// The position of its flow.
+    pub flow: usize,
+    /// Its position in the flow.
+    pub task: usize,
+    /// The class whose virtual time is charged for it.
+    pub charged_in: Class,
+    /// What is drawn from the rates of its peer.
+    pub draw: Draw,
+    /// How far its tenant was behind the floor, in microseconds of virtual time.
+    pub behind_us: i64,
+}
+
 /// What a claim does with the tasks it saw, by the positions of flow and task.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Chosen {
     /// To start.
-    pub start: Vec<(usize, usize)>,
+    pub start: Vec<Start>,
     /// Doomed: to end as EXPIRED instead of starting late.
     pub expire: Vec<(usize, usize, Reason)>,
     /// Whether it stopped because a flow was not read far enough to tell what comes next.
     pub stopped_short: bool,
+    /// Flows whose tenant has no room, by position: nobody need look at them before something of that tenant ends.
+    pub capped: Vec<usize>,
+    /// In how many milliseconds a peer that was passed over may be given something.
+    pub again_in_ms: Option<u64>,
+    /// The tenants' virtual times afterwards.
+    pub turns: Vec<[i64; 3]>,
+    /// The floors afterwards.
+    pub floors: [i64; 3],
 }
 
-/// Chooses at most `slots` tasks to start: those that a slot is reserved for, then by class, by rank and by id, over
-/// all flows that have room at every level; a flow without room is passed over whole. What has no time left to be
-/// useful is expired on the way and takes no slot. It stops where a flow was not read far enough to tell what comes
-/// next, so the order is exact.
-pub fn choose(flows: &[FlowHead], mut room: ClaimRoom, slots: usize, now: EpochMs) -> Chosen {
-    let mut chosen = Chosen::default();
-    let mut heads: Vec<_> = flows.iter().enumerate().filter_map(|(at, flow)| Head::of(at, flow, 0)).collect();
-    let mut heap: std::collections::BinaryHeap<_> = heads.drain(..).map(std::cmp::Reverse).collect();
-    while chosen.start.len() < slots {
-        let Some(std::cmp::Reverse(head)) = heap.pop() else { break };
-        let flow = &flows[head.flow];
-        let task = flow.tasks[head.task];
-        match doom(&task, now) {
-            Some(reason) => chosen.expire.push((head.flow, head.task, reason)),
-            None if !room.may_start(flow) => continue,
-            None => {
-                room.start(flow);
-                chosen.start.push((head.flow, head.task));
+/// Chooses at most `slots` tasks to start. First those that a slot is reserved for; then by class; in a class by the
+/// virtual times of the tenants; of a tenant by rank and id, over all its flows. A flow without room is passed over
+/// whole. What has no time left to be useful is expired on the way and takes no slot. It stops where a flow was not
+/// read far enough to tell what comes next, so the order is exact.
+pub fn choose(flows: &[FlowHead], room: ClaimRoom, slots: usize, now: EpochMs) -> Chosen {
+    let mut choice = Choice { flows, room, slots, now, chosen: Chosen::default(), queues: Default::default() };
+    choice.reserved();
+    for (at, flow) in flows.iter().enumerate().filter(|(_, flow)| flow.lane != Lane::Admitted) {
+        choice.queue(at, flow, 0);
+    }
+    while choice.wants_more() && choice.next() {}
+    let Choice { room, mut chosen, .. } = choice;
+    chosen.turns = room.tenants.iter().map(|tenant| tenant.turns).collect();
+    chosen.floors = room.floors;
+    chosen
+}
+
+/// The heads of one class: tenants by virtual time, and the flows of each by rank.
+#[derive(Default)]
+struct Queue {
+    /// By virtual time, then by the first rank and id.
+    tenants: BTreeSet<(i64, i64, TaskId, usize)>,
+    heads: BTreeMap<usize, BTreeSet<Head>>,
+}
+
+/// Rank, id, position of the flow and of the task.
+type Head = (i64, TaskId, usize, usize);
+
+struct Choice<'a> {
+    flows: &'a [FlowHead],
+    room: ClaimRoom,
+    slots: usize,
+    now: EpochMs,
+    chosen: Chosen,
+    queues: [Queue; 3],
+}
+
+impl Choice<'_> {
+    fn wants_more(&self) -> bool {
+        self.chosen.start.len() < self.slots && !self.chosen.stopped_short
+    }
+
+    /// Starts what slots are reserved for, the more important first.
+    fn reserved(&mut self) {
+        let flows = self.flows;
+        let mut heads: Vec<_> = flows
+            .iter()
+            .enumerate()
+            .filter(|(_, flow)| flow.lane == Lane::Admitted)
+            .flat_map(|(at, flow)| {
+                flow.tasks.iter().enumerate().map(move |(n, task)| (flow.class, task.rank, task.id, at, n))
+            })
+            .collect();
+        heads.sort_unstable();
+        for (_, _, _, at, n) in heads {
+            if !self.wants_more() {
+                return;
             }
-        }
-        match Head::of(head.flow, flow, head.task + 1) {
-            Some(next) => heap.push(std::cmp::Reverse(next)),
-            None if flow.queued > flow.tasks.len() as i64 => {
-                chosen.stopped_short = chosen.start.len() < slots;
-                break;
-            }
-            None => {}
+            self.take(at, n, flows[at].class);
         }
     }
-    chosen
+
+    /// Starts a task or ends it as doomed; otherwise tells why not.
+    fn take(&mut self, at: usize, n: usize, class: Class) -> Option<Full> {
+        let (flow, task) = (&self.flows[at], self.flows[at].tasks[n]);
+        if let Some(reason) = doom(&task, self.now) {
+            self.chosen.expire.push((at, n, reason));
+            return None;
+        }
+        match self.room.check(flow, &task, self.now) {
+            Ok(draw) => {
+                self.room.start(flow, draw, self.now);
+                let behind_us = self.room.charge(flow.tenant, class, flow.run_ms);
+                self.chosen.start.push(Start { flow: at, task: n, charged_in: class, draw, behind_us });
+                None
+            }
+            Err(full) => Some(full),
+        }
+    }
+
+    /// Takes the next task of the first class in which any is left. Returns whether there was one.
+    fn next(&mut self) -> bool {
+        let first = |class: Class| self.queues[class as usize].tenants.first().map(|entry| (class, *entry));
+        let Some((class, entry)) = Class::ALL.into_iter().find_map(first) else { return false };
+        let (queue, tenant) = (&mut self.queues[class as usize], entry.3);
+        queue.tenants.remove(&entry);
+        let Some((_, _, at, n)) = queue.heads.get_mut(&tenant).and_then(BTreeSet::pop_first) else { return true };
+        let flow = &self.flows[at];
+        match self.take(at, n, class) {
+            None if n + 1 < flow.tasks.len() => self.queue(at, flow, n + 1),
+            None if flow.queued > flow.tasks.len() as i64 => self.chosen.stopped_short = self.wants_more(),
+            None | Some(Full::Passing) => {}
+            Some(Full::Peer(wait)) => {
+                self.chosen.again_in_ms = match (self.chosen.again_in_ms, wait) {
+                    (Some(a), Some(b)) => Some(a.min(b)),
+                    (a, b) => a.or(b),
+                };
+            }
+            Some(Full::Tenant) => self.chosen.capped.push(at),
+        }
+        self.enter(class, tenant);
+        true
+    }
+
+    /// Puts the head of a flow where it competes.
+    fn queue(&mut self, at: usize, flow: &FlowHead, n: usize) {
+        let Some(task) = flow.tasks.get(n) else { return };
+        let class = self.room.competes_in(flow.class, task.enqueued, self.now);
+        let queue = &mut self.queues[class as usize];
+        let turn = self.room.tenants[flow.tenant].turns[class as usize];
+        let heads = queue.heads.entry(flow.tenant).or_default();
+        if let Some(first) = heads.first() {
+            queue.tenants.remove(&(turn, first.0, first.1, flow.tenant));
+        }
+        heads.insert((task.rank, task.id, at, n));
+        self.enter(class, flow.tenant);
+    }
+
+    /// Puts a tenant at its place in a class, by its virtual time there.
+    fn enter(&mut self, class: Class, tenant: usize) {
+        let queue = &mut self.queues[class as usize];
+        let first = queue.heads.get(&tenant).and_then(BTreeSet::first);
+        if let Some((rank, id, ..)) = first {
+            queue.tenants.insert((self.room.tenants[tenant].turns[class as usize], *rank, *id, tenant));
+        }
+    }
 }
 
 /// Why a task must not start at `now`, if so.
@@ -135,124 +437,5 @@ pub fn doom(task: &Waiting, now: EpochMs) -> Option<Reason> {
     }
 }
 
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Head {
-    unreserved: bool,
-    class: Class,
-    rank: i64,
-    id: TaskId,
-    flow: usize,
-    task: usize,
-}
-
-impl Head {
-    fn of(at: usize, flow: &FlowHead, task: usize) -> Option<Self> {
-        let waiting = flow.tasks.get(task)?;
-        let unreserved = flow.lane != Lane::Admitted;
-        Some(Self { unreserved, class: flow.class, rank: waiting.rank, id: waiting.id, flow: at, task })
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const NOW: EpochMs = 1_000_000;
-
-    fn waiting(n: u8, rank: i64, deadline: EpochMs) -> Waiting {
-        Waiting { id: TaskId::new(1, [n; 10], n), rank, deadline, min_useful_ms: 10 }
-    }
-
-    fn flow(class: Class, ranks: &[i64]) -> FlowHead {
-        let tasks = ranks.iter().enumerate().map(|(n, rank)| waiting(n as u8, *rank, NOW + 1_000)).collect();
-        let queued = ranks.len() as i64;
-        FlowHead { flow: 1, class, lane: Lane::Fresh, tenant: None, peer: None, queued, tasks }
-    }
-
-    fn room() -> ClaimRoom {
-        let mut limits = crate::limits::Limits::default();
-        limits.classes.critical.reserve = 0.0;
-        for class in [&mut limits.classes.critical, &mut limits.classes.background] {
-            class.max_share = 1.0;
-        }
-        ClaimRoom { caps: SlotCaps::of(&limits, 1_000), running: [0; 3], tenants: vec![], peers: vec![] }
-    }
-
-    #[test]
-    fn a_flow_without_room_is_passed_over_whole() {
-        let mut capped = flow(Class::Critical, &[1, 2, 3]);
-        capped.peer = Some(0);
-        let mut rationed = flow(Class::Standard, &[4, 5, 6]);
-        rationed.tenant = Some(0);
-        let flows = [capped, rationed, flow(Class::Standard, &[7, 8])];
-        let room = ClaimRoom { tenants: vec![(9, [9, 2, 9])], peers: vec![1], ..room() };
-        let chosen = choose(&flows, room.clone(), 9, NOW);
-        assert_eq!(chosen.start, [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)]);
-        let full = ClaimRoom { peers: vec![0], running: [0, 1_000, 0], ..room };
-        assert_eq!(choose(&flows, full, 9, NOW).start, []);
-    }
-
-    #[test]
-    fn what_a_slot_is_reserved_for_goes_first_on_its_own_slot() {
-        let mut reserved = flow(Class::Background, &[99]);
-        reserved.lane = Lane::Admitted;
-        let flows = [flow(Class::Critical, &[1]), reserved];
-        let full = ClaimRoom { running: [0, 0, 1_000], ..room() };
-        assert_eq!(choose(&flows, full, 2, NOW).start, [(1, 0)]);
-        assert_eq!(choose(&flows, room(), 1, NOW).start, [(1, 0)]);
-    }
-
-    #[test]
-    fn class_goes_before_rank() {
-        let flows = [flow(Class::Background, &[1, 2]), flow(Class::Critical, &[90, 91]), flow(Class::Standard, &[5])];
-        assert_eq!(choose(&flows, room(), 4, NOW).start, [(1, 0), (1, 1), (2, 0), (0, 0)]);
-    }
-
-    #[test]
-    fn the_doomed_are_expired_and_take_no_slot() {
-        let mut flow = flow(Class::Standard, &[1, 2, 3]);
-        flow.tasks[0].deadline = NOW;
-        flow.tasks[1].deadline = NOW + 9;
-        let chosen = choose(&[flow], room(), 1, NOW);
-        assert_eq!(chosen.expire, [(0, 0, Reason::DeadlinePassed), (0, 1, Reason::DeadlineTooShort)]);
-        assert_eq!(chosen.start, [(0, 2)]);
-    }
-
-    #[test]
-    fn it_stops_where_it_did_not_read_far_enough() {
-        let mut short = flow(Class::Standard, &[1]);
-        short.queued = 2;
-        let flows = [short, flow(Class::Standard, &[5, 6])];
-        let chosen = choose(&flows, room(), 3, NOW);
-        assert_eq!((chosen.start.as_slice(), chosen.stopped_short), ([(0, 0)].as_slice(), true));
-        assert!(!choose(&flows, room(), 1, NOW).stopped_short);
-        assert!(!choose(&flows[1..], room(), 3, NOW).stopped_short);
-    }
-
-    proptest! {
-        #[test]
-        fn two_waiting_tasks_of_one_step_never_change_places(a in 0i64..1_000_000, b in 0i64..1_000_000, p in 0i64..=100, q in 0i64..=100, step in 1u32..10_000, later in 0i64..1_000_000) {
-            let rank_of = |at, p| Priority::new(p).map(|p| rank(at, p, step)).unwrap_or_default();
-            // What each has gained by waiting until `later` after both arrived, in points.
-            let now = a.max(b) + later;
-            let aged = |at: i64, p: i64| i128::from(p) * i128::from(step) + i128::from(now - at);
-            prop_assert_eq!(rank_of(a, p).cmp(&rank_of(b, q)), aged(b, q).cmp(&aged(a, p)));
-        }
-
-        #[test]
-        fn what_is_chosen_is_the_front_of_the_whole_order(ranks in proptest::collection::vec((0usize..4, 0i64..50), 0..40), slots in 0usize..50) {
-            let mut flows: Vec<_> = [Class::Critical, Class::Standard, Class::Standard, Class::Background].map(|class| flow(class, &[])).into();
-            for (n, (at, rank)) in ranks.iter().enumerate() {
-                flows[*at].tasks.push(waiting(n as u8, *rank, NOW + 1_000));
-                flows[*at].queued += 1;
-            }
-            flows.iter_mut().for_each(|flow| flow.tasks.sort_by_key(|task| (task.rank, task.id)));
-            let mut all: Vec<_> = flows.iter().flat_map(|flow| flow.tasks.iter().map(|task| (flow.class, task.rank, task.id))).collect();
-            all.sort();
-            let chosen = choose(&flows, room(), slots, NOW);
-            let got: Vec<_> = chosen.start.iter().map(|(f, t)| (flows[*f].class, flows[*f].tasks[*t].rank, flows[*f].tasks[*t].id)).collect();
-            prop_assert_eq!(&got[..], &all[..slots.min(all.len())]);
-        }
-    }
-}
+mod tests;

@@ -1,10 +1,12 @@
 //! The limits of a downstream dependency.
 //!
-//! All of them are kept and checked. In this version `max_in_flight`, `max_waiting` and `max_wait_ms` take effect.
+//! All of them are kept and checked. In this version `max_in_flight`, `max_waiting`, `requests_per_minute`,
+//! `tokens_per_minute` and `retry_budget` take effect.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::bucket::Bucket;
 use crate::merge_patch::{BadValue, Patched};
 
 /// The largest answer that a peer may be allowed, in bytes: it is held in memory while it is checked.
@@ -115,6 +117,26 @@ impl Default for PeerLimits {
             result_schema: None,
         }
     }
+}
+
+/// The part of a minute that a peer may be sent at once. A larger burst would add to what a minute brings.
+const BURST_OF_MINUTE: u64 = 600;
+
+impl PeerLimits {
+    /// The requests that it may be sent. They are spread over the minute: at once it gets a tenth of a second's worth, at
+    /// least one.
+    pub fn requests(&self) -> Option<Bucket> {
+        self.requests_per_minute.map(|rate| spread(rate.into()))
+    }
+
+    /// The tokens that it may be sent, spread in the same way.
+    pub fn tokens(&self) -> Option<Bucket> {
+        self.tokens_per_minute.map(spread)
+    }
+}
+
+fn spread(per_minute: u64) -> Bucket {
+    Bucket::new(per_minute, (per_minute / BURST_OF_MINUTE).max(1))
 }
 
 impl Patched for PeerLimits {

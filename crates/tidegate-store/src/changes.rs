@@ -1,6 +1,8 @@
 //! Everything that happens to tasks after admission: ends, starts, returns, promotions and cancels, gathered in one
 //! transaction that holds the cell's row, and written together with the counters and the outbox.
 
+mod rare;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -8,9 +10,10 @@ use sqlx::Row;
 use tidegate_core::admission::Candidate;
 use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::kind_policy::Effects;
+use tidegate_core::order::virtual_cost;
 use tidegate_core::settlement::{Ending, Settlement, settle};
 use tidegate_core::submission::Cost;
-use tidegate_core::{EpochMs, Reason, Status, TaskId};
+use tidegate_core::{Class, EpochMs, Reason, Status, TaskId};
 use uuid::Uuid;
 
 use crate::children;
@@ -26,16 +29,6 @@ const CHANGES: &str = concat!(include_str!("ledger.sql"), include_str!("changes.
 const CHANGES_PLAIN: &str = concat!(include_str!("ledger.sql"), include_str!("changes_plain.sql"));
 /// Stands for a number that is not known, where numbers are not negative.
 const UNKNOWN: i64 = -1;
-const ATTEMPTS: &str = "INSERT INTO tidegate.attempt (task_id, fence, number, worker, started_ms, ended_ms, outcome, reason, \
-    error_type, error_message, error_retryable, result) \
-    SELECT task_id, fence, number, worker, started_ms, $12, outcome, reason, error_type, error_message, error_retryable, result \
-    FROM unnest($1::uuid[], $2::int[], $3::smallint[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::boolean[], $11::text[]) \
-    AS d(task_id, fence, number, worker, started_ms, outcome, reason, error_type, error_message, error_retryable, result) ON CONFLICT DO NOTHING";
-const REQUEST: &str = "WITH d AS MATERIALIZED (SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[]) AS d(task_id, session_id, reason, detail)), \
-    asked AS (INSERT INTO tidegate.cancel_request (task_id, session_id, reason, requested_ms) \
-        SELECT task_id, session_id, reason, $5 FROM d ON CONFLICT DO NOTHING) \
-    UPDATE tidegate.task t SET cancel_requested_ms = coalesce(t.cancel_requested_ms, $5), detail = coalesce(t.detail, d.detail) \
-    FROM d WHERE t.id = d.task_id AND t.status IS NULL";
 
 /// What an attempt left behind.
 #[derive(Debug, Clone, Default)]
@@ -83,6 +76,15 @@ impl End {
     }
 }
 
+/// A task that starts.
+pub(crate) struct Begin {
+    pub(crate) place: Place,
+    pub(crate) effects: Effects,
+    /// What its tenant is charged for the run, and in which class.
+    pub(crate) charged_ms: i64,
+    pub(crate) charged_in: Class,
+}
+
 struct Return {
     released: Released,
     key: FlowKey,
@@ -106,7 +108,7 @@ pub(crate) struct Changes {
     ledger: Ledger,
     ends: Vec<End>,
     unready: Vec<Place>,
-    starts: Vec<(Place, Effects)>,
+    starts: Vec<Begin>,
     session: Uuid,
     returns: Vec<Return>,
     attempts: Vec<Attempt>,
@@ -117,6 +119,10 @@ pub(crate) struct Changes {
     settled_cancels: Vec<Uuid>,
     /// Tasks that are cancelled, or asked to stop, and may have started others.
     stopped: Vec<Uuid>,
+    /// Flows that no claim need meet before something of their tenant ends.
+    parked: Vec<i64>,
+    /// Where flows stand in their line from now on.
+    moved: Vec<(i64, i64)>,
 }
 
 impl Changes {
@@ -133,6 +139,8 @@ impl Changes {
             && self.promoted.is_empty()
             && self.readmitted.is_empty()
             && self.requests.is_empty()
+            && self.parked.is_empty()
+            && self.moved.is_empty()
     }
 
     /// An attempt ended: its task ends, or goes back to wait.
@@ -293,15 +301,8 @@ impl Changes {
 
     /// A task starts under a lease of the session; `in_order` where nothing waits before it in its flow any more. One
     /// whose slot was reserved takes the slot that is counted already.
-    pub(crate) fn start(
-        &mut self,
-        place: Place,
-        key: &FlowKey,
-        holding: Holding,
-        effects: Effects,
-        session: Uuid,
-        in_order: bool,
-    ) {
+    pub(crate) fn start(&mut self, begin: Begin, key: &FlowKey, holding: Holding, session: Uuid, in_order: bool) {
+        let place = begin.place;
         let from = if place.reserved.is_some() { Status::Admitted } else { Status::Queued };
         self.ledger.transition(key, place.id, Some(from), Status::Running, None, holding);
         match in_order {
@@ -311,8 +312,29 @@ impl Changes {
         if place.reserved.is_none() {
             self.ledger.slots(session, 1);
         }
-        self.starts.push((place, effects));
+        self.starts.push(begin);
         self.session = session;
+    }
+
+    /// What a tenant was charged for a run is corrected to what it took.
+    pub(crate) fn correct(&mut self, released: &Released, key: &FlowKey, weight: f64, now: EpochMs) {
+        let took = virtual_cost(now - released.running.started, weight);
+        self.ledger.turn(released.charged_in, &key.tenant, took - virtual_cost(released.charged_ms, weight));
+    }
+
+    /// Tenants were served: their virtual times and the floors of the classes move on.
+    pub(crate) fn served(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+
+    /// A flow is left out of its line until something of its tenant ends.
+    pub(crate) fn park(&mut self, flow: i64) {
+        self.parked.push(flow);
+    }
+
+    /// A flow stands in its line by another virtual time from now on.
+    pub(crate) fn stand(&mut self, flow: i64, turn: i64) {
+        self.moved.push((flow, turn));
     }
 
     /// A task whose reserved slot nobody claimed goes to the queue, or waits among the deferred, in the flow `to`.
@@ -395,8 +417,8 @@ impl Changes {
             };
         }
         macro_rules! start {
-            (|$place:ident, $effects:ident| $value:expr) => {
-                self.starts.iter().map(|($place, $effects)| $value).collect::<Vec<_>>()
+            (|$start:ident| $value:expr) => {
+                self.starts.iter().map(|$start| $value).collect::<Vec<_>>()
             };
         }
         let attempt = |end: &End| end.attempt.unwrap_or_default();
@@ -412,11 +434,13 @@ impl Changes {
             .bind(end!(|e| usage(e, |usage| usage.tokens)))
             .bind(end!(|e| usage(e, |usage| usage.usd_micros)))
             .bind(self.ends.first().and_then(|end| end.worker.as_deref()))
-            .bind(start!(|place, _effects| place.id.0))
-            .bind(start!(|place, _effects| place.flow))
-            .bind(start!(|place, _effects| place.rank))
-            .bind(start!(|_place, effects| effects.code()))
+            .bind(start!(|s| s.place.id.0))
+            .bind(start!(|s| s.place.flow))
+            .bind(start!(|s| s.place.rank))
+            .bind(start!(|s| s.effects.code()))
             .bind(self.session)
+            .bind(start!(|s| s.charged_ms))
+            .bind(start!(|s| s.charged_in.code()))
     }
 
     fn bind_hot(
@@ -452,114 +476,14 @@ impl Changes {
             .bind(self.unready.iter().map(|place| place.flow).collect::<Vec<_>>())
             .bind(self.unready.iter().map(|place| place.rank).collect::<Vec<_>>())
             .bind(self.unready.iter().map(|place| place.id.0).collect::<Vec<_>>())
-            .bind(self.starts.iter().map(|(place, _)| place.flow).collect::<Vec<_>>())
-            .bind(self.starts.iter().map(|(place, _)| place.rank).collect::<Vec<_>>())
-            .bind(self.starts.iter().map(|(place, _)| place.id.0).collect::<Vec<_>>())
-            .bind(self.starts.iter().map(|(_, effects)| effects.code()).collect::<Vec<_>>())
+            .bind(self.starts.iter().map(|start| start.place.flow).collect::<Vec<_>>())
+            .bind(self.starts.iter().map(|start| start.place.rank).collect::<Vec<_>>())
+            .bind(self.starts.iter().map(|start| start.place.id.0).collect::<Vec<_>>())
+            .bind(self.starts.iter().map(|start| start.effects.code()).collect::<Vec<_>>())
             .bind(self.session)
             .bind(end!(|e| e.number))
-    }
-
-    async fn write_rare(&self, store: &StoreInner, tx: &mut Tx, now: EpochMs) -> Result<(), StoreError> {
-        if !self.undeferred.is_empty() {
-            let sql = "DELETE FROM tidegate.deferred WHERE task_id = ANY($1)";
-            tx.call(|conn| sqlx::query(sql).bind(self.undeferred.clone()).execute(conn)).await?;
-        }
-        if !self.promoted.is_empty() {
-            let sql = include_str!("promote.sql");
-            tx.call(|conn| sqlx::query(sql).bind(self.promoted.clone()).execute(conn)).await?;
-        }
-        if !self.readmitted.is_empty() {
-            let query = sqlx::query(include_str!("readmit.sql"))
-                .bind(self.readmitted.iter().map(|(place, ..)| place.id.0).collect::<Vec<_>>())
-                .bind(self.readmitted.iter().map(|(place, ..)| place.flow).collect::<Vec<_>>())
-                .bind(self.readmitted.iter().map(|(place, ..)| place.rank).collect::<Vec<_>>())
-                .bind(self.readmitted.iter().map(|(_, to, _)| *to).collect::<Vec<_>>())
-                .bind(self.readmitted.iter().map(|(.., queued)| *queued).collect::<Vec<_>>())
-                .bind(now);
-            let moved = tx.call(|conn| query.execute(conn)).await?.rows_affected();
-            if moved != self.readmitted.len() as u64 {
-                return Err(StoreError::Busy(sqlx::Error::RowNotFound));
-            }
-        }
-        if !self.returns.is_empty() {
-            self.write_returns(store, tx).await?;
-        }
-        if !self.attempts.is_empty() {
-            self.write_attempts(tx, now).await?;
-        }
-        if !self.requests.is_empty() {
-            let tasks: Vec<Uuid> = self.requests.iter().map(|request| request.0).collect();
-            let sessions: Vec<Uuid> = self.requests.iter().map(|request| request.1).collect();
-            let reasons: Vec<&str> = self.requests.iter().map(|request| request.2.as_str()).collect();
-            let details: Vec<Option<String>> = self.requests.iter().map(|request| request.3.clone()).collect();
-            tx.call(|conn| {
-                sqlx::query(REQUEST).bind(tasks).bind(sessions).bind(reasons).bind(details).bind(now).execute(conn)
-            })
-            .await?;
-        }
-        if !self.settled_cancels.is_empty() {
-            let sql = "DELETE FROM tidegate.cancel_request WHERE task_id = ANY($1)";
-            tx.call(|conn| sqlx::query(sql).bind(self.settled_cancels.clone()).execute(conn)).await?;
-        }
-        Ok(())
-    }
-
-    async fn write_returns(&self, store: &StoreInner, tx: &mut Tx) -> Result<(), StoreError> {
-        let keys: Vec<FlowKey> = self.returns.iter().map(|back| back.key.clone()).collect();
-        let flows = store.directory.resolve_in(tx, &keys).await?;
-        macro_rules! column {
-            (|$back:ident| $value:expr) => {
-                self.returns.iter().map(|$back| $value).collect::<Vec<_>>()
-            };
-        }
-        let query = sqlx::query(include_str!("return.sql"))
-            .bind(column!(|b| b.released.id.0))
-            .bind(flows)
-            .bind(column!(|b| b.released.rank))
-            .bind(column!(|b| b.eligible))
-            .bind(column!(|b| b.reason.as_str()))
-            .bind(column!(|b| b.released.running.deadline))
-            .bind(column!(|b| b.released.running.min_useful_ms as i64))
-            .bind(column!(|b| b.released.running.attempt_timeout_ms.map(|ms| ms as i64)))
-            .bind(column!(|b| b.released.holding.tokens))
-            .bind(column!(|b| b.released.holding.usd_micros))
-            .bind(column!(|b| b.released.holding.bytes as i32))
-            .bind(column!(|b| b.released.deliveries))
-            .bind(column!(|b| b.failures as i16))
-            .bind(column!(|b| b.losses as i16))
-            .bind(column!(|b| b.released.running.max_attempts as i16))
-            .bind(column!(|b| b.released.running.started))
-            .bind(column!(|b| b.released.worker.clone()))
-            .bind(column!(|b| b.error.as_ref().map(|error| error.kind.clone())))
-            .bind(column!(|b| b.error.as_ref().map(|error| error.message.clone())))
-            .bind(column!(|b| b.error.as_ref().map(|error| error.retryable)))
-            .bind(column!(|b| b.released.running.failures as i16 + 1));
-        tx.call(|conn| query.execute(conn)).await?;
-        Ok(())
-    }
-
-    async fn write_attempts(&self, tx: &mut Tx, now: EpochMs) -> Result<(), StoreError> {
-        macro_rules! column {
-            (|$attempt:ident| $value:expr) => {
-                self.attempts.iter().map(|$attempt| $value).collect::<Vec<_>>()
-            };
-        }
-        let query = sqlx::query(ATTEMPTS)
-            .bind(column!(|a| a.released.id.0))
-            .bind(column!(|a| a.released.deliveries))
-            .bind(column!(|a| a.released.running.failures as i16 + 1))
-            .bind(column!(|a| a.released.worker.clone()))
-            .bind(column!(|a| a.released.running.started))
-            .bind(column!(|a| a.outcome))
-            .bind(column!(|a| a.reason.map(Reason::as_str)))
-            .bind(column!(|a| a.leavings.error.as_ref().map(|error| error.kind.clone())))
-            .bind(column!(|a| a.leavings.error.as_ref().map(|error| error.message.clone())))
-            .bind(column!(|a| a.leavings.error.as_ref().map(|error| error.retryable)))
-            .bind(column!(|a| a.leavings.result.clone()))
-            .bind(now);
-        tx.call(|conn| query.execute(conn)).await?;
-        Ok(())
+            .bind(self.starts.iter().map(|start| start.charged_ms).collect::<Vec<_>>())
+            .bind(self.starts.iter().map(|start| start.charged_in.code()).collect::<Vec<_>>())
     }
 }
 

@@ -12,26 +12,27 @@
         cancel_requested_ms = coalesce(t.cancel_requested_ms, CASE WHEN d.cancelled THEN $14::bigint END),
         cancel_delivered_ms = coalesce(d.delivered_ms, t.cancel_delivered_ms),
         cancel_acknowledged_ms = CASE WHEN d.acknowledged THEN $14::bigint END
-    FROM unnest($30::uuid[], $31::text[], $32::text[], $33::bigint[], $34::int[], $35::smallint[], $36::smallint[], $37::text[], $38::text[],
-            $39::text[], $40::text[], $41::boolean[], $42::bigint[], $43::bigint[], $44::text[], $45::bigint[], $46::boolean[], $47::boolean[],
-            $56::smallint[])
+    FROM unnest($33::uuid[], $34::text[], $35::text[], $36::bigint[], $37::int[], $38::smallint[], $39::smallint[], $40::text[], $41::text[],
+            $42::text[], $43::text[], $44::boolean[], $45::bigint[], $46::bigint[], $47::text[], $48::bigint[], $49::boolean[], $50::boolean[],
+            $59::smallint[])
         AS d(id, status, reason, started_ms, deliveries, failures, losses, worker, result,
             error_type, error_message, error_retryable, actual_tokens, actual_usd_micros, detail, delivered_ms, acknowledged, cancelled, attempt)
     WHERE t.id = d.id AND t.status IS NULL
     RETURNING 1
 ), unready AS (
-    DELETE FROM tidegate.ready r USING unnest($48::bigint[], $49::bigint[], $50::uuid[]) AS d(flow_id, rank, task_id)
+    DELETE FROM tidegate.ready r USING unnest($51::bigint[], $52::bigint[], $53::uuid[]) AS d(flow_id, rank, task_id)
     WHERE r.flow_id = d.flow_id AND r.rank = d.rank AND r.task_id = d.task_id
     RETURNING 1
 ), taken AS (
-    DELETE FROM tidegate.ready r USING unnest($51::bigint[], $52::bigint[], $53::uuid[], $54::smallint[]) AS d(flow_id, rank, task_id, effects)
+    DELETE FROM tidegate.ready r USING unnest($54::bigint[], $55::bigint[], $56::uuid[], $57::smallint[], $60::bigint[], $61::smallint[])
+        AS d(flow_id, rank, task_id, effects, charged_ms, charged_in)
     WHERE r.flow_id = d.flow_id AND r.rank = d.rank AND r.task_id = d.task_id
-    RETURNING r.*, d.effects
+    RETURNING r.*, d.effects, d.charged_ms, d.charged_in
 ), leased AS (
     INSERT INTO tidegate.lease (task_id, session_id, flow_id, rank, started_ms, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
-        deliveries, failures, losses, max_attempts, effects)
-    SELECT task_id, $55::uuid, flow_id, rank, $14::bigint, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
-        deliveries + 1, failures, losses, max_attempts, effects
+        deliveries, failures, losses, max_attempts, effects, enqueued_ms, charged_ms, charged_in)
+    SELECT task_id, $58::uuid, flow_id, rank, $14::bigint, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
+        deliveries + 1, failures, losses, max_attempts, effects, enqueued_ms, charged_ms, charged_in
     FROM taken
 )
 SELECT l.*, (SELECT count(*) FROM ended) AS ended, (SELECT count(*) FROM unready) AS unready, (SELECT count(*) FROM taken) AS leased

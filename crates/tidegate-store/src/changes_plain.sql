@@ -4,22 +4,22 @@
     -- width is taken from its array by place: that costs a third of a column of unnest. Appended to ledger.sql.
     -- Holds: the cell's row; index: task's key.
     UPDATE tidegate.task t
-    SET status = 'COMPLETED', finished_ms = $14::bigint, started_ms = ($32::bigint[])[d.n], attempt = ($34::smallint[])[d.n] + 1,
-        deliveries = ($33::int[])[d.n], failures = ($34::smallint[])[d.n], losses = ($35::smallint[])[d.n], worker = $38::text, result = d.result,
+    SET status = 'COMPLETED', finished_ms = $14::bigint, started_ms = ($35::bigint[])[d.n], attempt = ($37::smallint[])[d.n] + 1,
+        deliveries = ($36::int[])[d.n], failures = ($37::smallint[])[d.n], losses = ($38::smallint[])[d.n], worker = $41::text, result = d.result,
         error_type = NULL, error_message = NULL, error_retryable = NULL,
-        actual_tokens = nullif(($36::bigint[])[d.n], -1), actual_usd_micros = nullif(($37::bigint[])[d.n], -1)
-    FROM unnest($30::uuid[], $31::text[]) WITH ORDINALITY AS d(id, result, n)
+        actual_tokens = nullif(($39::bigint[])[d.n], -1), actual_usd_micros = nullif(($40::bigint[])[d.n], -1)
+    FROM unnest($33::uuid[], $34::text[]) WITH ORDINALITY AS d(id, result, n)
     WHERE t.id = d.id AND t.status IS NULL
     RETURNING 1
 ), taken AS (
-    DELETE FROM tidegate.ready r USING unnest($39::uuid[]) WITH ORDINALITY AS d(task_id, n)
-    WHERE r.flow_id = ($40::bigint[])[d.n] AND r.rank = ($41::bigint[])[d.n] AND r.task_id = d.task_id
-    RETURNING r.*, ($42::smallint[])[d.n] AS effects
+    DELETE FROM tidegate.ready r USING unnest($42::uuid[]) WITH ORDINALITY AS d(task_id, n)
+    WHERE r.flow_id = ($43::bigint[])[d.n] AND r.rank = ($44::bigint[])[d.n] AND r.task_id = d.task_id
+    RETURNING r.*, ($45::smallint[])[d.n] AS effects, ($47::bigint[])[d.n] AS charged_ms, ($48::smallint[])[d.n] AS charged_in
 ), leased AS (
     INSERT INTO tidegate.lease (task_id, session_id, flow_id, rank, started_ms, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
-        deliveries, failures, losses, max_attempts, effects)
-    SELECT task_id, $43::uuid, flow_id, rank, $14::bigint, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
-        deliveries + 1, failures, losses, max_attempts, effects
+        deliveries, failures, losses, max_attempts, effects, enqueued_ms, charged_ms, charged_in)
+    SELECT task_id, $46::uuid, flow_id, rank, $14::bigint, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
+        deliveries + 1, failures, losses, max_attempts, effects, enqueued_ms, charged_ms, charged_in
     FROM taken
 )
 SELECT l.*, (SELECT count(*) FROM ended) AS ended, 0::bigint AS unready, (SELECT count(*) FROM taken) AS leased

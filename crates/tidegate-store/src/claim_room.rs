@@ -1,169 +1,217 @@
-//! What a claim may still start at every level, and which flows it need not look at.
+//! What a claim may still start at every level, and which lines of flows it need not look at.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use sqlx::Row;
-use tidegate_core::order::{ClaimRoom, FlowHead};
+use tidegate_core::bucket::Bucket;
+use tidegate_core::order::{PeerRoom, Rate, TenantRoom};
 use tidegate_core::pause::PauseTarget;
 use tidegate_core::policy::Policy;
 use tidegate_core::slots::SlotCaps;
-use tidegate_core::{Class, EpochMs, Lane};
+use tidegate_core::{Class, EpochMs};
 
 use crate::connection::Tx;
-use crate::directory::FlowKey;
 use crate::error::StoreError;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, class_of};
 use crate::store::StoreInner;
 
 const ROOM: &str = include_str!("claim_room.sql");
+/// Most lines that one claim visits.
+const MAX_LINES: i32 = 256;
+/// Most flows that one claim visits, over all lines.
+const MAX_FLOWS: usize = 512;
+/// Flows of each line that a claim visits beyond what it wants, for those that have no room.
+const SPARE_FLOWS: usize = 16;
 
-/// The room as it was when the turn began, and the names that its places stand for.
+/// Flows of one class, kind and peer: they have room or not as one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Line {
+    pub(crate) class: Class,
+    pub(crate) kind: String,
+    /// Empty where there is no peer.
+    pub(crate) peer: String,
+}
+
+/// A peer for which something waits.
+struct PeerUse {
+    name: String,
+    running: i64,
+    rate_full_ns: i64,
+    tokens_full_ns: i64,
+}
+
+/// The room as it was when the turn began.
 pub(crate) struct Limited {
-    policy: Arc<Policy>,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) floors: [i64; 3],
     now: EpochMs,
     slots: i64,
     running: [i64; 3],
-    tenants: Vec<(String, i64, [i64; 3])>,
-    peers: Vec<(String, i64)>,
+    lines: Vec<Line>,
+    peers: Vec<PeerUse>,
 }
 
-/// Flows that have no room, by what they have in common.
+/// Where a look goes.
 #[derive(Debug, Default)]
-pub(crate) struct Blocked {
-    pub(crate) kinds: Vec<String>,
-    pub(crate) classes: Vec<i16>,
-    pub(crate) tenants: Vec<String>,
-    pub(crate) peers: Vec<String>,
+pub(crate) struct Open {
+    /// The lines that may have room.
+    pub(crate) lines: Vec<Line>,
+    /// How many flows of each line it reads.
+    pub(crate) flows: usize,
+    /// Tenants that are paused.
+    pub(crate) paused: Vec<String>,
+    /// In how many milliseconds a peer that is passed over may be given something.
+    pub(crate) again_in_ms: Option<u64>,
 }
 
 impl Limited {
     /// Reads it inside the transaction that holds the cell's row.
-    pub(crate) async fn read(store: &StoreInner, tx: &mut Tx) -> Result<Self, StoreError> {
-        let known = store.policy();
-        let mut limited = Self::read_for(known.clone(), tx).await?;
-        let policy = store.policy_at(limited.0, tx).await?;
-        if !Arc::ptr_eq(&known, &policy) {
-            limited = Self::read_for(policy, tx).await?;
-        }
-        Ok(limited.1)
-    }
-
-    async fn read_for(policy: Arc<Policy>, tx: &mut Tx) -> Result<(i64, Self), StoreError> {
-        let tenants: Vec<String> =
-            policy.tenants.iter().filter(|(_, tenant)| tenant.limits_running()).map(|(name, _)| name.clone()).collect();
-        let peers = policy.peers.iter().filter(|(_, peer)| peer.max_in_flight.is_some());
-        let peers: Vec<String> = peers.map(|(name, _)| name.clone()).collect();
-        let query = sqlx::query(ROOM).bind(tenants.clone()).bind(peers.clone());
+    pub(crate) async fn read(store: &StoreInner, kinds: &[String], tx: &mut Tx) -> Result<Self, StoreError> {
+        let query = sqlx::query(ROOM).bind(kinds.to_vec()).bind(MAX_LINES);
         let row = tx.call(|conn| query.fetch_one(conn)).await?;
-        let running: Vec<i64> = row.try_get(2)?;
-        let at = |n: usize| running.get(n).copied().unwrap_or(0);
-        let of_tenant = |(n, name): (usize, String)| {
-            let first = 3 + 4 * n;
-            (name, at(first), [at(first + 1), at(first + 2), at(first + 3)])
+        let policy = store.policy_at(row.try_get("revision")?, tx).await?;
+        let of_class = |name: &str| -> Result<[i64; 3], StoreError> {
+            let all: Vec<i64> = row.try_get(name)?;
+            Ok([0, 1, 2].map(|n| all.get(n).copied().unwrap_or(0)))
         };
-        let after = 3 + 4 * tenants.len();
-        let limited = Self {
+        let (classes, kinds, peers): (Vec<i16>, Vec<String>, Vec<String>) =
+            (row.try_get("line_class")?, row.try_get("line_kind")?, row.try_get("line_peer")?);
+        let mut lines = Vec::with_capacity(classes.len());
+        for ((class, kind), peer) in classes.into_iter().zip(kinds).zip(peers) {
+            lines.push(Line { class: class_of(class)?, kind, peer });
+        }
+        let (names, running): (Vec<String>, Vec<i64>) = (row.try_get("peers")?, row.try_get("peer_running")?);
+        let (rates, tokens): (Vec<i64>, Vec<i64>) = (row.try_get("peer_rate")?, row.try_get("peer_tokens")?);
+        let at = |all: &[i64], n: usize| all.get(n).copied().unwrap_or(0);
+        let peers = names.into_iter().enumerate().map(|(n, name)| PeerUse {
+            name,
+            running: at(&running, n),
+            rate_full_ns: at(&rates, n),
+            tokens_full_ns: at(&tokens, n),
+        });
+        Ok(Self {
             policy,
-            now: row.try_get(3)?,
-            slots: row.try_get(1)?,
-            running: [at(0), at(1), at(2)],
-            tenants: tenants.into_iter().enumerate().map(of_tenant).collect(),
-            peers: peers.into_iter().enumerate().map(|(n, name)| (name, at(after + n))).collect(),
-        };
-        Ok((row.try_get(0)?, limited))
-    }
-
-    /// What a look may leave out, where so many of this turn's reports may still give room back.
-    pub(crate) fn blocked(&self, reports: usize) -> Blocked {
-        let back = i64::try_from(reports).unwrap_or(i64::MAX);
-        let full = |running: i64, most: Option<u32>| most.is_some_and(|most| running - back >= i64::from(most));
-        let caps = SlotCaps::of(&self.policy.limits, self.slots);
-        let mut blocked = Blocked::default();
-        for class in Class::ALL {
-            let mut running = self.running;
-            running.iter_mut().for_each(|running| *running = (*running - back).max(0));
-            if caps.room(&running, class) == 0 {
-                blocked.classes.push(class.code());
-            }
-        }
-        for (name, running, _) in &self.tenants {
-            if full(*running, self.policy.tenant(name).max_running) {
-                blocked.tenants.push(name.clone());
-            }
-        }
-        for (name, running) in &self.peers {
-            if full(*running, self.policy.peer(name).and_then(|peer| peer.max_in_flight)) {
-                blocked.peers.push(name.clone());
-            }
-        }
-        for pause in self.policy.pauses.iter().filter(|pause| pause.in_effect(self.now)) {
-            match &pause.target {
-                PauseTarget::Kind(kind) => blocked.kinds.push(kind.as_str().to_owned()),
-                PauseTarget::Class(class) => blocked.classes.push(class.code()),
-                PauseTarget::Tenant(tenant) => blocked.tenants.push(tenant.as_str().to_owned()),
-                PauseTarget::Peer(peer) => blocked.peers.push(peer.as_str().to_owned()),
-            }
-        }
-        blocked
-    }
-
-    /// The room after what the turn has settled, and the places of the limited in it.
-    pub(crate) fn room(&self, ledger: &Ledger) -> (ClaimRoom, Places<'_>) {
-        let mut running = self.running;
-        for class in Class::ALL {
-            running[class as usize] += ledger.running(1, class.as_str());
-        }
-        let tenants = self.tenants.iter().map(|(name, all, classes)| {
-            let limits = self.policy.tenant(name);
-            let left = |most: Option<u32>, running: i64| most.map_or(i64::MAX, |most| i64::from(most) - running);
-            let of_class = Class::ALL.map(|class| {
-                let running = classes[class as usize] + ledger.running_of_class(class, name);
-                left(limits.class(class).max_running, running)
-            });
-            (left(limits.max_running, all + ledger.running(2, name)), of_class)
-        });
-        let peers = self.peers.iter().map(|(name, running)| {
-            let most = self.policy.peer(name).and_then(|peer| peer.max_in_flight).map_or(i64::MAX, i64::from);
-            most - running - ledger.running(3, name)
-        });
-        let room = ClaimRoom {
-            caps: SlotCaps::of(&self.policy.limits, self.slots),
-            running,
-            tenants: tenants.collect(),
+            floors: of_class("floors")?,
+            now: row.try_get("now_ms")?,
+            slots: row.try_get("slots")?,
+            running: of_class("running")?,
+            lines,
             peers: peers.collect(),
-        };
-        let places = Places {
-            policy: &self.policy,
-            tenants: self.tenants.iter().enumerate().map(|(n, (name, ..))| (name.as_str(), n)).collect(),
-            peers: self.peers.iter().enumerate().map(|(n, (name, _))| (name.as_str(), n)).collect(),
-        };
-        (room, places)
-    }
-}
-
-/// Where the limited stand in a [`ClaimRoom`].
-pub(crate) struct Places<'a> {
-    policy: &'a Policy,
-    tenants: HashMap<&'a str, usize>,
-    peers: HashMap<&'a str, usize>,
-}
-
-impl Places<'_> {
-    /// The head of a flow without its tasks; `None` where a pause holds it.
-    pub(crate) fn head(&self, flow: i64, key: &FlowKey, queued: i64, now: EpochMs) -> Option<FlowHead> {
-        let peer = (!key.peer.is_empty()).then_some(key.peer.as_str());
-        if self.policy.held(&key.kind, key.class, &key.tenant, peer, now).is_some() {
-            return None;
-        }
-        Some(FlowHead {
-            flow,
-            class: key.class,
-            lane: key.lane,
-            tenant: self.tenants.get(key.tenant.as_str()).copied(),
-            peer: self.peers.get(key.peer.as_str()).copied(),
-            queued: if key.lane == Lane::Admitted { 0 } else { queued },
-            tasks: Vec::new(),
         })
     }
+
+    /// Where a look for `want` tasks goes, where so many of this turn's reports may still give room back. The kinds in
+    /// `full` have no room in this worker.
+    pub(crate) fn open(&self, want: usize, reports: usize, full: &[String]) -> Open {
+        let back = i64::try_from(reports).unwrap_or(i64::MAX);
+        let running = self.running.map(|running| (running - back).max(0));
+        let caps = SlotCaps::of(&self.policy.limits, self.slots);
+        let mut open = Open::default();
+        let mut closed: HashMap<&str, bool> = HashMap::new();
+        for peer in &self.peers {
+            let ready = self.peer(peer, back).map_or(Some(0), |room| room.ready_in_ms(self.now));
+            closed.insert(&peer.name, ready != Some(0));
+            let waits = self.lines.iter().any(|line| line.peer == peer.name);
+            if let (Some(ms), true) = (ready.filter(|ms| *ms > 0), waits) {
+                open.again_in_ms = Some(open.again_in_ms.map_or(ms, |known| known.min(ms)));
+            }
+        }
+        let pauses: Vec<_> = self.policy.pauses.iter().filter(|pause| pause.in_effect(self.now)).collect();
+        let is_open = |line: &&Line| {
+            let paused = pauses.iter().any(|pause| match &pause.target {
+                PauseTarget::Kind(kind) => kind.as_str() == line.kind,
+                PauseTarget::Class(class) => *class == line.class,
+                PauseTarget::Peer(peer) => peer.as_str() == line.peer,
+                PauseTarget::Tenant(_) => false,
+            });
+            !paused
+                && caps.room(&running, line.class) > 0
+                && !full.contains(&line.kind)
+                && !closed.get(line.peer.as_str()).copied().unwrap_or(false)
+        };
+        open.lines = self.lines.iter().filter(is_open).cloned().collect();
+        open.flows = (MAX_FLOWS / open.lines.len().max(1)).clamp(4, want.saturating_add(SPARE_FLOWS).min(MAX_FLOWS));
+        open.paused = pauses
+            .iter()
+            .filter_map(|pause| match &pause.target {
+                PauseTarget::Tenant(tenant) => Some(tenant.as_str().to_owned()),
+                _ => None,
+            })
+            .collect();
+        open
+    }
+
+    /// What a peer may still be given; nothing where it has no limits.
+    fn peer(&self, peer: &PeerUse, back: i64) -> Option<PeerRoom> {
+        let limits = self.policy.peer(&peer.name)?;
+        if limits.max_in_flight.is_none() && limits.requests_per_minute.is_none() && limits.tokens_per_minute.is_none()
+        {
+            return None;
+        }
+        let left = limits.max_in_flight.map_or(i64::MAX, |most| i64::from(most) - (peer.running - back).max(0));
+        let rate = |bucket: Option<Bucket>, full_ns| bucket.map(|bucket| Rate { bucket, full_ns });
+        Some(PeerRoom {
+            left,
+            requests: rate(limits.requests(), peer.rate_full_ns),
+            tokens: rate(limits.tokens(), peer.tokens_full_ns),
+        })
+    }
+
+    /// How the cell's slots are divided.
+    pub(crate) fn caps(&self) -> SlotCaps {
+        SlotCaps::of(&self.policy.limits, self.slots)
+    }
+
+    /// Tasks that are ADMITTED or RUNNING by class, after what the turn has settled.
+    pub(crate) fn running(&self, ledger: &Ledger) -> [i64; 3] {
+        Class::ALL.map(|class| self.running[class as usize] + ledger.running(1, class.as_str()))
+    }
+
+    /// What the peers that have limits may still be given, after what the turn has settled, and their places.
+    pub(crate) fn peers(&self, ledger: &Ledger) -> (Vec<PeerRoom>, HashMap<&str, usize>) {
+        let (mut rooms, mut places) = (Vec::new(), HashMap::new());
+        for peer in &self.peers {
+            if let Some(mut room) = self.peer(peer, -ledger.running(3, &peer.name)) {
+                let (rate_ns, tokens_ns) = ledger.drawn(&peer.name);
+                let drawn = |rate: &mut Option<Rate>, ns: i64| {
+                    if let Some(rate) = rate {
+                        rate.full_ns = rate.full_ns.saturating_add(ns);
+                    }
+                };
+                drawn(&mut room.requests, rate_ns);
+                drawn(&mut room.tokens, tokens_ns);
+                places.insert(peer.name.as_str(), rooms.len());
+                rooms.push(room);
+            }
+        }
+        (rooms, places)
+    }
+
+    /// What a tenant may still start, where so much of it runs, in all and of one class, and it stands at these virtual
+    /// times; after what the turn has settled.
+    pub(crate) fn tenant(&self, name: &str, running: i64, ledger: &Ledger) -> TenantRoom {
+        let limits = self.policy.tenant(name);
+        TenantRoom {
+            left: left(limits.max_running, running + ledger.running(2, name)),
+            left_of_class: [i64::MAX; 3],
+            weight: limits.weight,
+            turns: Class::ALL.map(|class| ledger.turned(class, name)),
+        }
+    }
+
+    /// The same for one class of it.
+    pub(crate) fn left_of_class(&self, name: &str, class: Class, running: i64, ledger: &Ledger) -> i64 {
+        let most = self.policy.tenant(name).class(class).max_running;
+        left(most, running + ledger.running_of_class(class, name))
+    }
+
+    /// The wait after which a task competes in the class above, by class.
+    pub(crate) fn promote_after_ms(&self) -> [Option<u64>; 3] {
+        Class::ALL.map(|class| self.policy.limits.classes.get(class).promote_after_ms)
+    }
+}
+
+fn left(most: Option<u32>, running: i64) -> i64 {
+    most.map_or(i64::MAX, |most| i64::from(most) - running)
 }

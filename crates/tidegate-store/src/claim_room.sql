@@ -1,22 +1,48 @@
--- What runs, for a claim. Holds: the cell's row. Indexes: usage from the newest generation down; heartbeat and session
--- are as small as the fleet.
--- $1 tenants and $2 peers that have limits of their own. Arrays are in their order; of a tenant: all, then each class.
+-- What runs, for a claim of the kinds $1, and the lines in which something waits for it. Holds: the cell's row. Indexes:
+-- usage from the newest generation down; active_flow_line from one line to the next, whatever waits in each; heartbeat and
+-- session are as small as the fleet. $2 lines at most.
+WITH RECURSIVE line AS (
+    SELECT c.class, k.kind, f.peer
+    FROM unnest(ARRAY[0, 1, 2]::smallint[]) AS c(class), unnest($1::text[]) AS k(kind)
+    CROSS JOIN LATERAL (
+        SELECT a.peer FROM tidegate.active_flow a
+        WHERE a.class = c.class AND a.kind = k.kind AND NOT a.parked AND a.lane <> 0
+        ORDER BY a.peer LIMIT 1
+    ) f
+    UNION ALL
+    SELECT l.class, l.kind, n.peer
+    FROM line l
+    CROSS JOIN LATERAL (
+        SELECT a.peer FROM tidegate.active_flow a
+        WHERE a.class = l.class AND a.kind = l.kind AND a.peer > l.peer AND NOT a.parked AND a.lane <> 0
+        ORDER BY a.peer LIMIT 1
+    ) n
+), lines AS MATERIALIZED (
+    SELECT class, kind, peer FROM line LIMIT $2::int
+), peers AS MATERIALIZED (
+    SELECT p.peer, u.running, u.rate_full_ns, u.tokens_full_ns
+    FROM (
+        SELECT peer FROM lines WHERE peer <> ''
+        UNION SELECT a.peer FROM tidegate.active_flow a WHERE a.lane = 0 AND a.kind = ANY($1::text[]) AND a.peer <> ''
+    ) p
+    CROSS JOIN LATERAL (
+        SELECT u.running, u.rate_full_ns, u.tokens_full_ns FROM tidegate.usage u
+        WHERE u.scope = 3 AND u.key = p.peer ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1
+    ) u
+), classes AS MATERIALIZED (
+    SELECT c.n, u.running, u.turn
+    FROM unnest(ARRAY['critical', 'standard', 'background']) WITH ORDINALITY AS c(key, n)
+    CROSS JOIN LATERAL (
+        SELECT u.running, u.turn FROM tidegate.usage u
+        WHERE u.scope = 1 AND u.key = c.key ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1
+    ) u
+)
 SELECT (SELECT r.n FROM tidegate.policy_revision r WHERE r.id = 1) AS revision,
     (SELECT coalesce(sum(s.slots), 0)::bigint FROM tidegate.heartbeat h JOIN tidegate.session s ON s.id = h.session_id
         WHERE h.expires_ms > (SELECT tidegate.now_ms()) AND NOT s.draining) AS slots,
-    ARRAY(
-        SELECT coalesce((
-            SELECT u.running FROM tidegate.usage u
-            WHERE u.scope = k.scope AND u.key = k.key ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1
-        ), 0)
-        FROM (
-            SELECT 1::smallint AS scope, c AS key, 0 AS a, n FROM unnest(ARRAY['critical', 'standard', 'background']) WITH ORDINALITY AS c(c, n)
-            UNION ALL SELECT 2::smallint, t, 1, n * 4 FROM unnest($1::text[]) WITH ORDINALITY AS t(t, n)
-            UNION ALL SELECT 4::smallint, 'critical:' || t, 1, n * 4 + 1 FROM unnest($1::text[]) WITH ORDINALITY AS t(t, n)
-            UNION ALL SELECT 4::smallint, 'standard:' || t, 1, n * 4 + 2 FROM unnest($1::text[]) WITH ORDINALITY AS t(t, n)
-            UNION ALL SELECT 4::smallint, 'background:' || t, 1, n * 4 + 3 FROM unnest($1::text[]) WITH ORDINALITY AS t(t, n)
-            UNION ALL SELECT 3::smallint, p, 2, n FROM unnest($2::text[]) WITH ORDINALITY AS p(p, n)
-        ) k
-        ORDER BY k.a, k.n
-    ) AS running,
-    tidegate.now_ms() AS now_ms
+    tidegate.now_ms() AS now_ms,
+    ARRAY(SELECT running FROM classes ORDER BY n) AS running, ARRAY(SELECT turn FROM classes ORDER BY n) AS floors,
+    ARRAY(SELECT class FROM lines ORDER BY class, kind, peer) AS line_class, ARRAY(SELECT kind FROM lines ORDER BY class, kind, peer) AS line_kind,
+    ARRAY(SELECT peer FROM lines ORDER BY class, kind, peer) AS line_peer,
+    ARRAY(SELECT peer FROM peers ORDER BY peer) AS peers, ARRAY(SELECT running FROM peers ORDER BY peer) AS peer_running,
+    ARRAY(SELECT rate_full_ns FROM peers ORDER BY peer) AS peer_rate, ARRAY(SELECT tokens_full_ns FROM peers ORDER BY peer) AS peer_tokens

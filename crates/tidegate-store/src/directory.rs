@@ -27,9 +27,10 @@ pub(crate) struct FlowKey {
 impl FlowKey {
     /// The counter rows that a task of this flow moves.
     fn usage_keys(&self) -> impl Iterator<Item = (i16, String)> {
-        let peer = (!self.peer.is_empty()).then(|| (3, self.peer.clone()));
+        // What retries may cost is kept with the peer, or with the kind where there is none.
+        let peer = if self.peer.is_empty() { (6, self.kind.clone()) } else { (3, self.peer.clone()) };
         let of_class = Class::ALL.into_iter().map(|class| (4, format!("{}:{}", class.as_str(), self.tenant)));
-        [(2, self.tenant.clone())].into_iter().chain(peer).chain(of_class)
+        [(2, self.tenant.clone()), peer].into_iter().chain(of_class)
     }
 }
 

@@ -182,6 +182,8 @@ impl Store {
                 retryable: true,
             };
             let leavings = Leavings { error: Some(error), ..Leavings::default() };
+            let weight = self.inner_ref().policy().tenant(&key.tenant).weight;
+            changes.correct(&released, &key, weight, now);
             changes.settle(released, &key, Ending::Lost, leavings, None, BackoffPolicy::default(), now, 0.0);
         }
         if rows.is_empty() {
@@ -222,7 +224,9 @@ pub(crate) fn waiting_of(row: &PgRow, place: Place) -> Result<Waiting, StoreErro
     Ok(Waiting {
         id: place.id,
         rank: place.rank,
+        enqueued: row.try_get("enqueued_ms")?,
         deadline: row.try_get("deadline_ms")?,
         min_useful_ms: row.try_get("min_useful_ms")?,
+        tokens: 0,
     })
 }

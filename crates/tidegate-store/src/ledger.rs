@@ -30,9 +30,13 @@ pub(crate) struct Counts {
     /// Runs that ended, and how long they took together.
     pub(crate) runs: i64,
     pub(crate) run_ms: i64,
-    /// What is drawn from the tenant's buckets, in nanoseconds.
+    /// What is drawn from the buckets of the tenant or peer, in nanoseconds.
     pub(crate) rate_ns: i64,
     pub(crate) tokens_ns: i64,
+    /// By how much the virtual time of a tenant's class, or the floor of a class, moves on.
+    pub(crate) turn: i64,
+    /// What is taken from a retry budget, in thousandths of a retry.
+    pub(crate) retry_spent: i64,
 }
 
 impl Counts {
@@ -60,6 +64,8 @@ impl Counts {
         self.run_ms += sign * other.run_ms;
         self.rate_ns += sign * other.rate_ns;
         self.tokens_ns += sign * other.tokens_ns;
+        self.turn += sign * other.turn;
+        self.retry_spent += sign * other.retry_spent;
     }
 }
 
@@ -92,6 +98,8 @@ type Became = BTreeMap<(Status, Option<Reason>), Vec<Uuid>>;
 pub(crate) struct Ledger {
     /// By scope and key. Names are owned once, not once for each task.
     usage: [Named<Counts>; 4],
+    /// The retry budgets of kinds without a peer.
+    kinds: Named<Counts>,
     /// By class and tenant.
     tenant_classes: [Named<Counts>; 3],
     /// Slots taken, by session.
@@ -110,6 +118,8 @@ pub(crate) struct Rings {
     pub(crate) readers: bool,
     /// Tasks that were cancelled have children, which are to be cancelled now.
     pub(crate) parents: bool,
+    /// Flows that were passed over for their tenant's sake are looked at again.
+    pub(crate) unparked: bool,
 }
 
 impl Ledger {
@@ -162,6 +172,37 @@ impl Ledger {
         }
     }
 
+    /// A peer's rates are drawn from.
+    pub(crate) fn draw_peer(&mut self, peer: &str, rate_ns: i64, tokens_ns: i64) {
+        if rate_ns != 0 || tokens_ns != 0 {
+            self.count(3, peer, Counts { rate_ns, tokens_ns, ..Counts::default() });
+        }
+    }
+
+    /// What is drawn from a peer's rates.
+    pub(crate) fn drawn(&self, peer: &str) -> (i64, i64) {
+        of_name(&self.usage[3], peer).map_or((0, 0), |counts| (counts.rate_ns, counts.tokens_ns))
+    }
+
+    /// A tenant was served in a class, or what it was charged is corrected.
+    pub(crate) fn turn(&mut self, class: Class, tenant: &str, more: i64) {
+        if more != 0 {
+            entry(&mut self.tenant_classes[class as usize], tenant).turn += more;
+        }
+    }
+
+    /// By how much this moves a tenant's virtual time in a class.
+    pub(crate) fn turned(&self, class: Class, tenant: &str) -> i64 {
+        of_name(&self.tenant_classes[class as usize], tenant).map_or(0, |counts| counts.turn)
+    }
+
+    /// The floor of a class rises.
+    pub(crate) fn floor(&mut self, class: Class, more: i64) {
+        if more != 0 {
+            self.count(1, class.as_str(), Counts { turn: more, ..Counts::default() });
+        }
+    }
+
     /// A task came to wait in a flow.
     pub(crate) fn enters(&mut self, flow: i64, rank: i64, id: TaskId) {
         let moved = self.flows.entry(flow).or_default();
@@ -194,13 +235,23 @@ impl Ledger {
 
     /// How many more run, by scope and key.
     pub(crate) fn running(&self, scope: usize, key: &str) -> i64 {
-        self.usage[scope].iter().find(|(name, _)| name == key).map_or(0, |(_, counts)| counts.running)
+        of_name(&self.usage[scope], key).map_or(0, |counts| counts.running)
     }
 
     /// How many more run of a tenant's class.
     pub(crate) fn running_of_class(&self, class: Class, tenant: &str) -> i64 {
-        let of_class = &self.tenant_classes[class as usize];
-        of_class.iter().find(|(name, _)| name == tenant).map_or(0, |(_, counts)| counts.running)
+        of_name(&self.tenant_classes[class as usize], tenant).map_or(0, |counts| counts.running)
+    }
+
+    /// Tenants of which less runs afterwards, in all or of a class.
+    fn freed(&self) -> Vec<String> {
+        let fewer = |(_, counts): &&(String, Counts)| counts.running < 0;
+        let of_class = self.tenant_classes.iter().flatten();
+        let mut freed: Vec<_> =
+            self.usage[2].iter().chain(of_class).filter(fewer).map(|(name, _)| name.clone()).collect();
+        freed.sort_unstable();
+        freed.dedup();
+        freed
     }
 
     fn count(&mut self, scope: usize, key: &str, counts: Counts) {
@@ -218,7 +269,8 @@ impl Ledger {
         });
         let slots = self.slots.iter().filter(|(_, more)| **more != 0);
         let slots = slots.map(|(id, more)| (5, id.to_string(), Counts { running: *more, ..Counts::default() }));
-        named.chain(of_class).chain(slots).collect()
+        let kinds = self.kinds.iter().map(|(kind, counts)| (6, kind.clone(), *counts));
+        named.chain(of_class).chain(slots).chain(kinds).collect()
     }
 
     fn events(&self) -> impl Iterator<Item = (Told<'_>, &Vec<Uuid>)> {
@@ -229,7 +281,7 @@ impl Ledger {
         })
     }
 
-    /// Binds the parameters of `ledger.sql`, $1 to $29.
+    /// Binds the parameters of `ledger.sql`, $1 to $32.
     pub(crate) fn bind(&self, sql: &'static str, now: EpochMs, process: Uuid) -> Query<'static, Postgres, PgArguments> {
         let moved = self.usage();
         let usage = |get: fn(&Counts) -> i64| moved.iter().map(|(_, _, counts)| get(counts)).collect::<Vec<_>>();
@@ -272,6 +324,9 @@ impl Ledger {
             .bind(flows.clone().map(|f| f.high().map(|high| high.0)).collect::<Vec<_>>())
             .bind(flows.clone().map(|f| f.high().map(|high| high.1)).collect::<Vec<_>>())
             .bind(flows.map(|f| f.displaced.is_some()).collect::<Vec<_>>())
+            .bind(usage(|c| c.turn))
+            .bind(usage(|c| c.retry_spent))
+            .bind(self.freed())
     }
 
     /// Checks the row that the statement returned, and replaces counter rows that have had enough versions.
@@ -292,7 +347,12 @@ impl Ledger {
             let sql = include_str!("rotate_flow.sql");
             tx.call(|conn| sqlx::query(sql).bind(flows).bind(ROTATE_AFTER).execute(conn)).await?;
         }
-        Ok(Rings { workers: row.try_get("worker_waits")?, readers: row.try_get("reader_waits")?, parents: false })
+        Ok(Rings {
+            workers: row.try_get("worker_waits")?,
+            readers: row.try_get("reader_waits")?,
+            parents: false,
+            unparked: row.try_get::<i64, _>("unparked")? > 0,
+        })
     }
 }
 
@@ -306,6 +366,11 @@ fn entry<'a, T: Default>(named: &'a mut Named<T>, name: &str) -> &'a mut T {
         }
     };
     &mut named[at].1
+}
+
+/// What a name leads to, where there is anything.
+fn of_name<'a, T>(named: &'a Named<T>, name: &str) -> Option<&'a T> {
+    named.binary_search_by(|(known, _)| known.as_str().cmp(name)).ok().map(|at| &named[at].1)
 }
 
 /// The class that a stored number stands for.

@@ -4,7 +4,12 @@ WITH usage_moved AS (
     UPDATE tidegate.usage u
     SET version = u.version + 1, queued = u.queued + d.queued, running = u.running + d.running, deferred = u.deferred + d.deferred,
         tokens = u.tokens + d.tokens, usd_micros = u.usd_micros + d.usd_micros, bytes = u.bytes + d.bytes,
-        runs = u.runs + d.runs, run_ms = u.run_ms + d.run_ms,
+        runs = u.runs + d.runs, run_ms = u.run_ms + d.run_ms, retry_spent = greatest(0, u.retry_spent + d.retry_spent),
+        -- A tenant that was idle in a class starts from the floor of the class, if it is not beyond.
+        turn = d.turn + CASE
+            WHEN d.scope = 4 AND d.queued > 0 AND u.queued = 0 THEN greatest(u.turn, (
+                SELECT c.turn FROM tidegate.usage c WHERE c.scope = 1 AND c.key = split_part(u.key, ':', 1) ORDER BY c.scope DESC, c.key DESC, c.generation DESC LIMIT 1))
+            ELSE u.turn END,
         -- A bucket fills while nobody draws: what is drawn is added to now where it was full before.
         rate_full_ns = CASE WHEN d.rate_ns = 0 THEN u.rate_full_ns ELSE greatest(u.rate_full_ns, $14::bigint * 1000000) + d.rate_ns END,
         tokens_full_ns = CASE WHEN d.tokens_ns = 0 THEN u.tokens_full_ns ELSE greatest(u.tokens_full_ns, $14::bigint * 1000000) + d.tokens_ns END
@@ -14,8 +19,8 @@ WITH usage_moved AS (
             WHERE g.scope = d.scope AND g.key = d.key ORDER BY g.scope DESC, g.key DESC, g.generation DESC LIMIT 1
         ) AS generation
         FROM unnest($1::smallint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
-                $23::bigint[], $24::bigint[], $25::bigint[], $26::bigint[])
-            AS d(scope, key, queued, running, deferred, tokens, usd_micros, bytes, runs, run_ms, rate_ns, tokens_ns)
+                $23::bigint[], $24::bigint[], $25::bigint[], $26::bigint[], $30::bigint[], $31::bigint[])
+            AS d(scope, key, queued, running, deferred, tokens, usd_micros, bytes, runs, run_ms, rate_ns, tokens_ns, turn, retry_spent)
     ) d
     WHERE u.scope = d.scope AND u.key = d.key AND u.generation = d.generation
     RETURNING u.version
@@ -42,15 +47,31 @@ WITH usage_moved AS (
     WHERE u.flow_id = d.flow_id AND u.generation = d.generation
     RETURNING u.version
 ), woken AS (
-    INSERT INTO tidegate.active_flow (flow_id)
-    SELECT d.flow_id FROM unnest($9::bigint[], $10::bigint[]) AS d(flow_id, queued) WHERE d.queued > 0
+    -- A flow that wakes stands at the floor of its class, which its tenant's virtual time is not below.
+    INSERT INTO tidegate.active_flow (flow_id, class, kind, peer, tenant, lane, turn)
+    SELECT f.id, f.class, f.kind, f.peer, f.tenant, f.lane, c.turn
+    FROM unnest($9::bigint[], $10::bigint[]) AS d(flow_id, queued)
+    JOIN tidegate.flow f ON f.id = d.flow_id
+    CROSS JOIN LATERAL (
+        SELECT c.turn FROM tidegate.usage c
+        WHERE c.scope = 1 AND c.key = (ARRAY['critical', 'standard', 'background'])[f.class + 1] ORDER BY c.scope DESC, c.key DESC, c.generation DESC LIMIT 1
+    ) c
+    WHERE d.queued > 0 AND NOT EXISTS (SELECT FROM tidegate.active_flow a WHERE a.flow_id = d.flow_id)
     ON CONFLICT DO NOTHING
+), unparked AS (
+    -- Something of these tenants ended: they may have room again, from the floor.
+    UPDATE tidegate.active_flow a
+    SET parked = false, turn = greatest(a.turn, (
+        SELECT c.turn FROM tidegate.usage c
+        WHERE c.scope = 1 AND c.key = (ARRAY['critical', 'standard', 'background'])[a.class + 1] ORDER BY c.scope DESC, c.key DESC, c.generation DESC LIMIT 1))
+    WHERE a.parked AND a.tenant = ANY($32::text[])
+    RETURNING 1
 ), told AS (
     INSERT INTO tidegate.event (at_ms, tenant, kind, status, reason, task_ids)
     SELECT $14::bigint, e.tenant, e.kind, e.status, e.reason, ($21::uuid[])[e.first:e.last]
     FROM unnest($15::text[], $16::text[], $17::text[], $18::text[], $19::int[], $20::int[]) AS e(tenant, kind, status, reason, first, last)
 ), ledger AS (
-    SELECT (SELECT count(*) FROM usage_moved) AS usages, (SELECT coalesce(max(version), 0) FROM usage_moved) AS usage_version,
+    SELECT (SELECT count(*) FROM usage_moved) AS usages, (SELECT count(*) FROM unparked) AS unparked, (SELECT coalesce(max(version), 0) FROM usage_moved) AS usage_version,
         (SELECT count(*) FROM flow_moved) AS flows, (SELECT coalesce(max(version), 0) FROM flow_moved) AS flow_version,
         EXISTS (SELECT FROM tidegate.waiting w WHERE w.role = 0 AND w.process <> $22::uuid AND w.until_ms > $14::bigint) AS worker_waits,
         EXISTS (SELECT FROM tidegate.waiting w WHERE w.role = 1 AND w.process <> $22::uuid AND w.until_ms > $14::bigint) AS reader_waits

@@ -12,6 +12,7 @@ mod bell;
 mod cancel;
 mod changes;
 mod children;
+mod claim;
 mod claim_room;
 mod connection;
 mod directory;

@@ -4,11 +4,11 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::settlement::Running;
-use tidegate_core::{EpochMs, Reason, TaskId};
+use tidegate_core::{Class, EpochMs, Reason, TaskId};
 use uuid::Uuid;
 
 use crate::error::StoreError;
-use crate::ledger::Holding;
+use crate::ledger::{Holding, class_of};
 
 /// A lease that was taken away, and what is known of the attempt it was for.
 #[derive(Debug, Clone)]
@@ -22,6 +22,11 @@ pub(crate) struct Released {
     pub(crate) holding: Holding,
     pub(crate) delivered_ms: Option<EpochMs>,
     pub(crate) worker: Option<String>,
+    /// Since when the task could have run.
+    pub(crate) enqueued: EpochMs,
+    /// What its tenant was charged for the run at its start, and in which class.
+    pub(crate) charged_ms: i64,
+    pub(crate) charged_in: Class,
 }
 
 impl Released {
@@ -50,6 +55,9 @@ impl Released {
             delivered_ms: row.try_get(17)?,
             worker: row.try_get(18)?,
             session: row.try_get(19)?,
+            enqueued: row.try_get(20)?,
+            charged_ms: row.try_get(21)?,
+            charged_in: class_of(row.try_get(22)?)?,
         })
     }
 }

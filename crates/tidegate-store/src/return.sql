@@ -1,14 +1,14 @@
 -- Tasks whose attempt settled without ending them go to wait. Holds: the cell's row; index: task's key.
 WITH d AS MATERIALIZED (
     SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[],
-            $11::int[], $12::int[], $13::smallint[], $14::smallint[], $15::smallint[], $16::bigint[], $17::text[], $18::text[], $19::text[], $20::boolean[], $21::smallint[])
+            $11::int[], $12::int[], $13::smallint[], $14::smallint[], $15::smallint[], $16::bigint[], $17::text[], $18::text[], $19::text[], $20::boolean[], $21::smallint[], $22::bigint[])
         AS d(task_id, flow_id, rank, eligible_ms, reason, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros,
-            bytes, deliveries, failures, losses, max_attempts, started_ms, worker, error_type, error_message, error_retryable, attempt)
+            bytes, deliveries, failures, losses, max_attempts, started_ms, worker, error_type, error_message, error_retryable, attempt, enqueued_ms)
 ), waits AS (
     INSERT INTO tidegate.deferred (task_id, flow_id, rank, eligible_ms, reason, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros,
-        bytes, deliveries, failures, losses, max_attempts)
+        bytes, deliveries, failures, losses, max_attempts, enqueued_ms)
     SELECT task_id, flow_id, rank, eligible_ms, reason, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros,
-        bytes, deliveries, failures, losses, max_attempts
+        bytes, deliveries, failures, losses, max_attempts, enqueued_ms
     FROM d
 )
 UPDATE tidegate.task t

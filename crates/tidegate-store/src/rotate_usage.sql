@@ -5,7 +5,7 @@ WITH old AS (
     RETURNING u.*
 )
 INSERT INTO tidegate.usage (scope, key, generation, queued, running, deferred, tokens, usd_micros, bytes, runs, run_ms,
-    rate_full_ns, tokens_full_ns, shedding)
+    rate_full_ns, tokens_full_ns, shedding, turn, retry_spent)
 SELECT scope, key, generation + 1, queued, running, deferred, tokens, usd_micros, bytes, runs, run_ms,
-    rate_full_ns, tokens_full_ns, shedding
+    rate_full_ns, tokens_full_ns, shedding, turn, retry_spent
 FROM old

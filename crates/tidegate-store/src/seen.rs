@@ -6,23 +6,31 @@ use std::time::Duration;
 
 use sqlx::Row;
 use sqlx::postgres::PgRow;
-use tidegate_core::order::{FlowHead, Waiting};
+use tidegate_core::order::{FlowHead, TenantRoom, Waiting};
 use tidegate_core::submission::Cost;
-use tidegate_core::{EpochMs, Fence, Kind, Lane, PeerName, TaskId, TenantId};
+use tidegate_core::{Class, EpochMs, Fence, Kind, Lane, PeerName, TaskId, TenantId};
 use uuid::Uuid;
 
 use crate::changes::{Place, flow_of, holding_at};
-use crate::claim_room::Places;
+use crate::claim_room::Limited;
 use crate::directory::FlowKey;
 use crate::error::StoreError;
-use crate::ledger::Holding;
+use crate::ledger::{Holding, Ledger};
+use crate::runs::RunTimes;
 use crate::types::Claimed;
 
-/// What a look saw: the heads of flows, and what else is known of their tasks in the same places.
+/// What a look saw: the heads of flows, what else is known of their tasks in the same places, and their tenants.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) heads: Vec<FlowHead>,
+    pub(crate) keys: Vec<Arc<FlowKey>>,
     pub(crate) terms: Vec<Vec<Terms>>,
+    /// Where each flow stands: its line, counted from 1, and its virtual time there.
+    pub(crate) stands: Vec<(usize, i64)>,
+    pub(crate) tenants: Vec<TenantRoom>,
+    pub(crate) names: Vec<String>,
+    /// The flows that were read of each line, and the first virtual time among them.
+    pub(crate) lines: HashMap<usize, (usize, i64)>,
 }
 
 /// What a task that waits, or is held, brings along for its next attempt.
@@ -53,48 +61,109 @@ impl Terms {
     }
 }
 
-/// Reads the rows of `look.sql`, by place.
-pub(crate) fn seen(
-    rows: &[PgRow],
-    flows: &HashMap<i64, Arc<FlowKey>>,
-    places: &Places<'_>,
-    session: Uuid,
-    now: EpochMs,
-    least_left_ms: impl Fn(&str) -> i64,
-) -> Result<Seen, StoreError> {
-    let mut seen = Seen::default();
-    let (mut held, mut least_ms, mut in_order) = (None, 0, true);
-    for row in rows {
-        let Some(flow) = row.try_get::<Option<i64>, _>(3)? else { continue };
-        if held == Some(flow) {
-            continue;
-        }
-        if seen.heads.last().is_none_or(|head| head.flow != flow) {
-            let key = flow_of(flows, flow)?;
-            let Some(head) = places.head(flow, &key, row.try_get(4)?, now) else {
-                held = Some(flow);
+/// What is known beside the rows of a look.
+pub(crate) struct Beside<'a> {
+    pub(crate) limited: &'a Limited,
+    pub(crate) ledger: &'a Ledger,
+    pub(crate) flows: &'a HashMap<i64, Arc<FlowKey>>,
+    pub(crate) peers: &'a HashMap<&'a str, usize>,
+    pub(crate) kinds: &'a HashMap<String, usize>,
+    pub(crate) session: Uuid,
+    pub(crate) now: EpochMs,
+    pub(crate) runs: &'a RunTimes,
+    pub(crate) reserve_ms: i64,
+}
+
+impl Seen {
+    /// Reads the rows of `look.sql`, by place.
+    pub(crate) fn read(rows: &[PgRow], beside: &Beside<'_>) -> Result<Self, StoreError> {
+        let mut seen = Self::default();
+        let mut tenants: HashMap<&str, usize> = HashMap::new();
+        let (mut held, mut least_ms, mut in_order) = (None, 0, true);
+        for row in rows {
+            let Some(flow) = row.try_get::<Option<i64>, _>(3)? else { continue };
+            if held == Some(flow) {
                 continue;
-            };
-            (least_ms, in_order) = (least_left_ms(&key.kind), true);
-            seen.heads.push(head);
-            seen.terms.push(Vec::new());
+            }
+            if seen.heads.last().is_none_or(|head| head.flow != flow) {
+                let key = flow_of(beside.flows, flow)?;
+                seen.note_line(row)?;
+                let peer = (!key.peer.is_empty()).then_some(key.peer.as_str());
+                if beside.limited.policy.held(&key.kind, key.class, &key.tenant, peer, beside.now).is_some() {
+                    held = Some(flow);
+                    continue;
+                }
+                least_ms = beside.runs.typical_ms(&key.kind).unwrap_or(0) + beside.reserve_ms;
+                in_order = true;
+                let name = beside.flows.get(&flow).map(|key| key.tenant.as_str()).unwrap_or_default();
+                let known = *tenants.entry(name).or_insert(seen.tenants.len());
+                seen.add_flow(row, flow, &key, known, beside)?;
+            }
+            let (Some(head), Some(all)) = (seen.heads.last_mut(), seen.terms.last_mut()) else { continue };
+            if head.lane == Lane::Admitted && row.try_get::<Option<Uuid>, _>(16)? != Some(beside.session) {
+                // The slot of another session is reserved for it: what comes after it is taken out of turn.
+                in_order = false;
+                continue;
+            }
+            let terms = Terms { in_order, ..Terms::at(row, 8)? };
+            head.tasks.push(Waiting {
+                id: TaskId(row.try_get(6)?),
+                rank: row.try_get(5)?,
+                enqueued: row.try_get(17)?,
+                deadline: terms.deadline_ms,
+                min_useful_ms: row.try_get::<i64, _>(7)?.max(least_ms),
+                tokens: terms.holding.tokens.unsigned_abs(),
+            });
+            all.push(terms);
         }
-        let (Some(head), Some(all)) = (seen.heads.last_mut(), seen.terms.last_mut()) else { continue };
-        if head.lane == Lane::Admitted && row.try_get::<Option<Uuid>, _>(16)? != Some(session) {
-            // The slot of another session is reserved for it: what comes after it is taken out of turn.
-            in_order = false;
-            continue;
-        }
-        let terms = Terms { in_order, ..Terms::at(row, 8)? };
-        head.tasks.push(Waiting {
-            id: TaskId(row.try_get(6)?),
-            rank: row.try_get(5)?,
-            deadline: terms.deadline_ms,
-            min_useful_ms: row.try_get::<i64, _>(7)?.max(least_ms),
-        });
-        all.push(terms);
+        Ok(seen)
     }
-    Ok(seen)
+
+    fn note_line(&mut self, row: &PgRow) -> Result<(), StoreError> {
+        let (line, stands): (i64, i64) = (row.try_get(18)?, row.try_get(19)?);
+        let (flows, first) = self.lines.entry(line as usize).or_insert((0, stands));
+        *flows += 1;
+        *first = stands.min(*first);
+        Ok(())
+    }
+
+    fn add_flow(
+        &mut self,
+        row: &PgRow,
+        flow: i64,
+        key: &Arc<FlowKey>,
+        tenant: usize,
+        beside: &Beside<'_>,
+    ) -> Result<(), StoreError> {
+        let name = key.tenant.as_str();
+        if tenant == self.tenants.len() {
+            self.tenants.push(beside.limited.tenant(name, row.try_get(23)?, beside.ledger));
+            self.names.push(name.to_owned());
+        }
+        let at = key.class as usize;
+        let room = &mut self.tenants[tenant];
+        let turned = |class: Class| beside.ledger.turned(class, name);
+        room.left_of_class[at] = beside.limited.left_of_class(name, key.class, row.try_get(22)?, beside.ledger);
+        room.turns[at] = row.try_get::<i64, _>(20)? + turned(key.class);
+        if key.class == Class::Background {
+            room.turns[Class::Standard as usize] = row.try_get::<i64, _>(21)? + turned(Class::Standard);
+        }
+        self.heads.push(FlowHead {
+            flow,
+            class: key.class,
+            lane: key.lane,
+            tenant,
+            peer: beside.peers.get(key.peer.as_str()).copied(),
+            kind: beside.kinds.get(&key.kind).copied(),
+            run_ms: beside.runs.expected_ms(&key.tenant, &key.kind),
+            queued: if key.lane == Lane::Admitted { 0 } else { row.try_get(4)? },
+            tasks: Vec::new(),
+        });
+        self.keys.push(key.clone());
+        self.terms.push(Vec::new());
+        self.stands.push((row.try_get::<i64, _>(18)? as usize, row.try_get(19)?));
+        Ok(())
+    }
 }
 
 /// Where a task of a head waits.
@@ -127,6 +196,7 @@ pub(crate) fn claimed_of(
         depth: 0,
         fanout: 0,
         estimated: Cost::default(),
+        suspect: key.lane == Lane::Suspect,
     })
 }
 

@@ -1,6 +1,6 @@
 //! A worker's session: one boot of one process, its turns (settle and claim in one transaction) and its heartbeat.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,36 +8,37 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tidegate_core::admission::tokens_bucket;
 use tidegate_core::backoff::BackoffPolicy;
+use tidegate_core::bucket::Bucket;
 use tidegate_core::kind_policy::Effects;
-use tidegate_core::order::choose;
+use tidegate_core::peer::PeerLimits;
 use tidegate_core::settlement::Ending;
-use tidegate_core::tenant::TenantLimits;
-use tidegate_core::{EpochMs, Fence, Status, TaskId};
+use tidegate_core::{EpochMs, Fence, Kind, TaskId};
 use uuid::Uuid;
 
 use crate::bell::Topic;
 use crate::changes::{Changes, Leavings, Released, flow_of};
-use crate::claim_room::{Blocked, Limited};
+use crate::claim::{Claim, Claiming};
+use crate::claim_room::{Limited, Line, Open};
 use crate::connection::{Connections, Tx, call};
 use crate::error::StoreError;
 use crate::heart::Heart;
 use crate::ledger::Rings;
-use crate::seen::{Terms, claimed_of, fill, place_of, seen};
+use crate::seen::{Terms, claimed_of, fill};
 use crate::store::{Store, StoreInner};
 use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, TaskError, Turn};
 use crate::work_bell::WorkBell;
 
 const RELEASE: &str = include_str!("release.sql");
 const LOOK: &str = include_str!("look.sql");
-const ANY_WORK: &str = "SELECT EXISTS (SELECT FROM tidegate.active_flow a JOIN tidegate.flow f ON f.id = a.flow_id AND f.kind = ANY($1) \
+const ANY_WORK: &str = "SELECT EXISTS (SELECT FROM tidegate.active_flow a \
     CROSS JOIN LATERAL (SELECT u.queued FROM tidegate.flow_usage u WHERE u.flow_id = a.flow_id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1) u \
-    WHERE u.queued > 0)";
+    WHERE a.kind = ANY($1) AND NOT a.parked AND u.queued > 0)";
 const RECORDS: &str = "SELECT t.id, t.payload, t.traceparent, t.depth, t.fanout, t.tokens, t.usd_micros FROM unnest($1::uuid[]) AS d(id) \
     JOIN tidegate.task t ON t.id = d.id";
 const HELD: &str = "SELECT tidegate.now_ms() AS now_ms, l.flow_id, l.task_id, l.deadline_ms, l.attempt_timeout_ms, l.tokens, l.usd_micros, l.bytes, \
     l.deliveries, l.failures, l.max_attempts FROM tidegate.lease l WHERE l.session_id = $1";
-/// Most flows that one look visits; where there are more, the next look goes on from there.
-const MAX_FLOWS: i32 = 512;
+/// Most lines whose first virtual time a session remembers.
+const MAX_LINES_REMEMBERED: usize = 4_096;
 /// What a look reads of what is wanted, over all flows: some more, since nobody knows from which flows it will come.
 const READ_PERCENT: i64 = 125;
 /// The most that a look reads of what is wanted, where flows are of very different age.
@@ -52,12 +53,12 @@ const MAX_RECORD_TRIES: u32 = 3;
 
 /// A worker's session. Dropping it lets its leases run out; [`Session::close`] ends it at once.
 pub struct Session {
-    store: Arc<StoreInner>,
+    pub(crate) store: Arc<StoreInner>,
     /// Turns have a connection of their own.
     connections: Connections,
-    heart: Heart,
-    spec: SessionSpec,
-    effects: HashMap<String, Effects>,
+    pub(crate) heart: Heart,
+    pub(crate) spec: SessionSpec,
+    pub(crate) effects: HashMap<String, Effects>,
     state: Mutex<State>,
 }
 
@@ -81,12 +82,13 @@ impl Late<'_> {
 
 #[derive(Default)]
 struct State {
-    /// What this process knows to hold.
-    held: HashSet<(TaskId, Fence)>,
+    /// What this process knows to hold, of which kind, and whether it is a suspect.
+    held: HashMap<(TaskId, Fence), (Kind, bool)>,
     /// A transaction broke while committing, or its records could not be read: there may be leases nobody knows of.
     unsure: bool,
-    /// Where the last look ended.
-    last_flow: i64,
+    /// The virtual time below which nothing stands in a line, as far as this session knows: what comes into a line stands
+    /// at the floor of its class or above, and floors only rise.
+    first_in: HashMap<Line, i64>,
     /// How much of what is wanted a look reads, above [`READ_PERCENT`]. Grows where looks stop short.
     read_more: i64,
 }
@@ -197,30 +199,35 @@ impl Session {
         }
         let began = Instant::now();
         let mut tx = self.connections.begin(true).await?;
-        let limited = if want > 0 { Some(Limited::read(&self.store, &mut tx).await?) } else { None };
+        let kinds = self.kinds();
+        let limited = if want > 0 { Some(Limited::read(&self.store, &kinds, &mut tx).await?) } else { None };
         late.gather();
         let want = if want > 0 { want + late.told.len() } else { 0 };
         let reports: Vec<&Report> = reports.iter().chain(&late.told).collect();
-        let blocked = limited.as_ref().map(|limited| limited.blocked(reports.len())).unwrap_or_default();
+        let of_kinds = self.left_of_kinds(&reports);
+        let full: Vec<String> = of_kinds.iter().filter(|(_, left)| *left <= 0).map(|(kind, _)| kind.clone()).collect();
+        let open = limited.as_ref().map(|limited| limited.open(want, reports.len(), &full)).unwrap_or_default();
         let mut changes = Changes::default();
         let (mut settled, mut now) = (vec![Settled::LeaseLost; reports.len()], None);
         let mut beside = None;
         if !reports.is_empty() {
             let settling = self.settle(&reports, &mut settled, &mut changes, &mut tx);
-            let (settled_at, looked) = tokio::join!(settling, self.look_beside(want, reports.len(), &blocked));
+            let (settled_at, looked) = tokio::join!(settling, self.look_beside(want, reports.len(), &open));
             (now, beside) = (settled_at?, looked);
         }
-        let mut claimed = Vec::new();
+        let mut claim = Claim::default();
         if let Some(limited) = &limited {
             let looked = beside.as_mut().map(|beside| std::mem::take(&mut beside.1));
-            let (looked_at, tasks) = self.claim(want, looked, limited, &blocked, &mut changes, &mut tx).await?;
-            now = Some(now.unwrap_or(looked_at));
-            claimed = tasks;
+            let claiming =
+                Claiming { session: self, want, limited, open: &open, of_kinds: &of_kinds, reports: &reports };
+            claim = claiming.claim(looked, &mut changes, &mut tx).await?;
+            now = Some(now.unwrap_or(claim.now));
         }
+        let Claim { tasks: claimed, more, again_in, .. } = claim;
         let ended = settled.iter().any(|settled| matches!(settled, Settled::Ended(_)));
         let (Some(now), false) = (now, changes.is_empty()) else {
             tokio::join!(tx.rollback(), end_reading(beside));
-            return Ok(Turn { settled, claimed: Vec::new() });
+            return Ok(Turn { settled, claimed: Vec::new(), more, again_in });
         };
         let written = async {
             let rings = changes.write(&self.store, &mut tx, now).await?;
@@ -229,7 +236,9 @@ impl Session {
         };
         // The records have been there since admission: they are read meanwhile, and matter only if the commit succeeds.
         let (rings, records, ()) = tokio::join!(written, self.try_read_records(&claimed), end_reading(beside));
-        self.ring(rings?, ended, &settled);
+        let rings = rings?;
+        let more = more || rings.unparked;
+        self.ring(rings, ended, &settled);
         metrics::histogram!("tidegate_turn_seconds").record(began.elapsed().as_secs_f64());
         metrics::histogram!("tidegate_turn_settled_tasks").record(reports.len() as f64);
         metrics::histogram!("tidegate_turn_claimed_tasks").record(claimed.len() as f64);
@@ -238,9 +247,9 @@ impl Session {
         for report in &reports {
             state.held.remove(&(report.id, report.fence));
         }
-        state.held.extend(claimed.iter().map(|task| (task.id, task.fence)));
+        state.held.extend(claimed.iter().map(held_of));
         state.unsure = false;
-        Ok(Turn { settled, claimed })
+        Ok(Turn { settled, claimed, more, again_in })
     }
 
     fn ring(&self, rings: Rings, ended: bool, settled: &[Settled]) {
@@ -269,11 +278,27 @@ impl Session {
         }
     }
 
-    /// The least time left with which a task of the kind may start: enough for the handler to get some of it, and for
-    /// what such a run typically takes.
-    fn least_left_ms(&self, kind: &str) -> i64 {
-        let reserve_ms = self.spec.least_left_ms();
-        self.store.runs.typical_ms(kind).map_or(reserve_ms, |typical_ms| typical_ms + reserve_ms)
+    /// How many more tasks of the kinds that this worker limits it may run, once these have ended.
+    fn left_of_kinds(&self, ending: &[&Report]) -> Vec<(String, i64)> {
+        if self.spec.at_once.is_empty() {
+            return Vec::new();
+        }
+        let state = self.state();
+        let runs = |kind: &Kind| state.held.values().filter(|(of, _)| of == kind).count() as i64;
+        let ends = |kind: &Kind| {
+            let kinds = ending.iter().filter_map(|report| state.held.get(&(report.id, report.fence)));
+            kinds.filter(|(of, _)| of == kind).count() as i64
+        };
+        let limits = self.spec.at_once.iter();
+        limits.map(|(kind, most)| (kind.as_str().to_owned(), i64::from(*most) - runs(kind) + ends(kind))).collect()
+    }
+
+    /// Whether this worker may take a task that was lost twice: it runs no other, once these have ended.
+    pub(crate) fn may_take_suspect(&self, ending: &[&Report]) -> bool {
+        let state = self.state();
+        !state.held.iter().any(|((id, fence), (_, suspect))| {
+            *suspect && !ending.iter().any(|report| report.id == *id && report.fence == *fence)
+        })
     }
 
     fn kinds(&self) -> Vec<String> {
@@ -295,12 +320,15 @@ impl Session {
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
         let mut now = None;
         for row in &rows {
-            let n: i64 = row.try_get(20)?;
+            let n: i64 = row.try_get(23)?;
             let at: EpochMs = row.try_get(0)?;
             now = Some(at);
             let report = &reports[(n - 1) as usize];
             let released = Released::from_row(row)?;
             let key = flow_of(&flows, released.flow)?;
+            let policy = self.store.policy();
+            changes.correct(&released, &key, policy.tenant(&key.tenant).weight, at);
+            self.store.runs.charge(&key.tenant, &key.kind, at - released.started());
             let leavings = Leavings { result: report.result.clone(), error: report.error.clone(), usage: report.usage };
             let random = rand::random_range(0.0..1.0);
             if matches!(report.ending, Ending::Completed) {
@@ -320,77 +348,31 @@ impl Session {
             if let Some(usage) = report.usage {
                 // The estimate was taken at the door, once: it is given back with the last attempt, not with each.
                 let taken = matches!(settled[(n - 1) as usize], Settled::Ended(_)).then_some(estimated).unwrap_or(0);
-                let shift = token_shift(self.store.policy().tenant(&key.tenant), taken, usage.tokens);
+                let shift = token_shift(tokens_bucket(policy.tenant(&key.tenant)), taken, usage.tokens);
                 changes.reconcile(&key.tenant, shift);
+                // A peer is sent what the attempt is expected to use, each time.
+                let bucket = policy.peer(&key.peer).and_then(PeerLimits::tokens);
+                changes.served().draw_peer(&key.peer, 0, token_shift(bucket, estimated, usage.tokens));
             }
         }
         Ok(now)
     }
 
-    /// Chooses what to start, and ends what is doomed on the way.
-    async fn claim(
-        &self,
-        want: usize,
-        looked: Option<Vec<PgRow>>,
-        limited: &Limited,
-        blocked: &Blocked,
-        changes: &mut Changes,
-        tx: &mut Tx,
-    ) -> Result<(EpochMs, Vec<Claimed>), StoreError> {
-        let mut rows = match looked {
-            Some(rows) => rows,
-            None => self.look(want, blocked, tx).await?,
-        };
-        if rows.len() <= 1 && self.state().last_flow != 0 {
-            // The end of the flows was reached: go on from the first.
-            self.state().last_flow = 0;
-            rows = self.look(want, blocked, tx).await?;
+    /// Remembers below which virtual time nothing stands in each line, where that is known.
+    pub(crate) fn remember_lines(&self, lines: &[Line], first: impl Fn(usize) -> Option<i64>) {
+        let mut state = self.state();
+        if state.first_in.len() + lines.len() > MAX_LINES_REMEMBERED {
+            state.first_in.clear();
         }
-        let session = self.heart.session;
-        let first = rows.first().ok_or_else(|| StoreError::Schema("a look returned nothing".into()))?;
-        let now: EpochMs = first.try_get(0)?;
-        if !first.try_get::<bool, _>(1)? {
-            return Err(StoreError::SessionLost);
+        for (n, line) in lines.iter().enumerate() {
+            if let Some(first) = first(n) {
+                state.first_in.insert(line.clone(), first);
+            }
         }
-        self.state().last_flow = first.try_get::<Option<i64>, _>(2)?.unwrap_or(0);
-        let mut flow_ids = Vec::new();
-        for row in &rows {
-            flow_ids.extend(row.try_get::<Option<i64>, _>(3)?);
-        }
-        flow_ids.dedup();
-        let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
-        let (room, places) = limited.room(changes.ledger());
-        let seen = seen(&rows, &flows, &places, session, now, |kind| self.least_left_ms(kind))?;
-        let chosen = choose(&seen.heads, room, want, now);
-        self.learn(chosen.stopped_short);
-        for (flow, task, reason) in chosen.expire {
-            let (head, terms) = (&seen.heads[flow], &seen.terms[flow][task]);
-            let place = place_of(head, task, session);
-            changes.end_waiting(
-                place,
-                &*flow_of(&flows, head.flow)?,
-                Status::Queued,
-                Status::Expired,
-                reason,
-                terms.holding,
-                None,
-                terms.in_order,
-            );
-        }
-        let mut claimed = Vec::with_capacity(chosen.start.len());
-        for (flow, task) in chosen.start {
-            let (head, terms) = (&seen.heads[flow], &seen.terms[flow][task]);
-            let key = flow_of(&flows, head.flow)?;
-            let place = place_of(head, task, session);
-            let effects = self.effects.get(&key.kind).copied().unwrap_or_default();
-            changes.start(place, &key, terms.holding, effects, session, terms.in_order);
-            claimed.push(claimed_of(terms, place.id, &key, terms.deliveries + 1, now)?);
-        }
-        Ok((now, claimed))
     }
 
     /// Reads more next time where this look stopped short, and slowly less again where it did not.
-    fn learn(&self, stopped_short: bool) {
+    pub(crate) fn learn(&self, stopped_short: bool) {
         let mut state = self.state();
         state.read_more = match stopped_short {
             true => (2 * (READ_PERCENT + state.read_more)).min(MAX_READ_PERCENT) - READ_PERCENT,
@@ -402,36 +384,37 @@ impl Session {
     /// in the turn's would: where tasks wait changes under that row alone, whoever held it before has committed
     /// where its snapshot is taken, and leases are not among what it reads. Were the row lost meanwhile, the turn could
     /// not commit. Nothing where the reports are few, no connection is at hand, or it fails: then the turn looks itself.
-    async fn look_beside(&self, want: usize, reports: usize, blocked: &Blocked) -> Option<(Tx, Vec<PgRow>)> {
+    async fn look_beside(&self, want: usize, reports: usize, open: &Open) -> Option<(Tx, Vec<PgRow>)> {
         if want == 0 || reports < LOOK_BESIDE_FROM {
             return None;
         }
         let looking = async {
             let mut tx = self.store.connections.begin_at_hand().await?;
-            let rows = self.look(want, blocked, &mut tx).await.ok()?;
+            let rows = self.look(want, open, &mut tx).await.ok()?;
             Some((tx, rows))
         };
         tokio::time::timeout(LOOK_BESIDE_LIMIT, looking).await.ok()?
     }
 
-    async fn look(&self, want: usize, blocked: &Blocked, tx: &mut Tx) -> Result<Vec<PgRow>, StoreError> {
-        let (mut kinds, session) = (self.kinds(), self.heart.session);
-        kinds.retain(|kind| !blocked.kinds.contains(kind));
-        let (last_flow, percent) = {
+    pub(crate) async fn look(&self, want: usize, open: &Open, tx: &mut Tx) -> Result<Vec<PgRow>, StoreError> {
+        let (kinds, session) = (self.kinds(), self.heart.session);
+        let (percent, first): (i64, Vec<i64>) = {
             let state = self.state();
-            (state.last_flow, READ_PERCENT + state.read_more)
+            let first = open.lines.iter().map(|line| state.first_in.get(line).copied().unwrap_or(i64::MIN));
+            (READ_PERCENT + state.read_more, first.collect())
         };
         tx.call(|conn| {
             sqlx::query(LOOK)
                 .bind(session)
                 .bind(kinds)
                 .bind(want as i64)
-                .bind(last_flow)
-                .bind(MAX_FLOWS)
                 .bind(percent)
-                .bind(blocked.peers.clone())
-                .bind(blocked.tenants.clone())
-                .bind(blocked.classes.clone())
+                .bind(open.flows as i32)
+                .bind(open.lines.iter().map(|line| line.class.code()).collect::<Vec<_>>())
+                .bind(open.lines.iter().map(|line| line.kind.clone()).collect::<Vec<_>>())
+                .bind(open.lines.iter().map(|line| line.peer.clone()).collect::<Vec<_>>())
+                .bind(first)
+                .bind(open.paused.clone())
                 .fetch_all(conn)
         })
         .await
@@ -507,7 +490,7 @@ impl Session {
         let mut found = Vec::new();
         for row in &rows {
             let (id, terms) = (TaskId(row.try_get(2)?), Terms::at(row, 3)?);
-            if !self.state().held.contains(&(id, Fence(i64::from(terms.deliveries)))) {
+            if !self.state().held.contains_key(&(id, Fence(i64::from(terms.deliveries)))) {
                 let key = flow_of(&flows, row.try_get(1)?)?;
                 found.push(claimed_of(&terms, id, &key, terms.deliveries, row.try_get(0)?)?);
             }
@@ -515,7 +498,7 @@ impl Session {
         let records = self.try_read_records(&found).await;
         let found = self.read_records(found, records).await?;
         let mut state = self.state();
-        state.held.extend(found.iter().map(|task| (task.id, task.fence)));
+        state.held.extend(found.iter().map(held_of));
         state.unsure = false;
         Ok(found)
     }
@@ -550,14 +533,18 @@ impl Session {
     }
 }
 
+fn held_of(task: &Claimed) -> ((TaskId, Fence), (Kind, bool)) {
+    ((task.id, task.fence), (task.kind.clone(), task.suspect))
+}
+
 async fn end_reading(beside: Option<(Tx, Vec<PgRow>)>) {
     if let Some((tx, _)) = beside {
         tx.rollback().await;
     }
 }
 
-/// How far a tenant's bucket of tokens moves where so many were used instead of those that were estimated.
-fn token_shift(limits: &TenantLimits, estimated: i64, used: u64) -> i64 {
-    let Some(bucket) = tokens_bucket(limits) else { return 0 };
+/// How far a bucket of tokens moves where so many were used instead of those that were estimated.
+fn token_shift(bucket: Option<Bucket>, estimated: i64, used: u64) -> i64 {
+    let Some(bucket) = bucket else { return 0 };
     bucket.time_of(used).saturating_sub(bucket.time_of(estimated.unsigned_abs()))
 }

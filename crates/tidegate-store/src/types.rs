@@ -1,5 +1,6 @@
 //! What goes into the store and comes out of it.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tidegate_core::admission::Decision;
@@ -212,6 +213,8 @@ pub struct SessionSpec {
     pub worker: String,
     /// The kinds it runs, and what a repeated run of each may do.
     pub kinds: Vec<(Kind, Effects)>,
+    /// How many tasks of a kind it runs at once, where that is fewer than its slots.
+    pub at_once: HashMap<Kind, u32>,
     /// How many tasks it runs at once.
     pub slots: u32,
     /// How long its leases live without a heartbeat.
@@ -261,6 +264,8 @@ pub struct Claimed {
     pub fanout: u32,
     /// What the caller thought it would use.
     pub estimated: Cost,
+    /// Whether its worker was lost with it twice: no other such task may run beside it.
+    pub suspect: bool,
 }
 
 /// How an attempt ended, as its worker reports it.
@@ -300,6 +305,10 @@ pub struct Turn {
     pub settled: Vec<Settled>,
     /// What to run now.
     pub claimed: Vec<Claimed>,
+    /// Whether another turn may find more: this one did not see all that waits.
+    pub more: bool,
+    /// In how much time something may start that a peer's rate held back.
+    pub again_in: Option<Duration>,
 }
 
 /// What a heartbeat brought back.

@@ -86,6 +86,7 @@ pub(crate) fn task(number: u128, kind: &str, payload: &str) -> Claimed {
         depth: 2,
         fanout: 4,
         estimated: Cost::default(),
+        suspect: false,
     }
 }
 

@@ -1,5 +1,6 @@
 //! How a worker is set up.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tidegate_core::Kind;
@@ -29,6 +30,8 @@ pub struct WorkerOptions {
     pub stop_grace: Duration,
     /// How long a handler may take to stop once it was cancelled; then it is dropped.
     pub cancel_grace: Duration,
+    /// How many tasks of a kind run at once, where that is fewer than the slots.
+    pub at_once: HashMap<Kind, u32>,
     /// The kinds to run, of those that the registry has; `None` is all.
     pub kinds: Option<Vec<Kind>>,
 }
@@ -43,6 +46,7 @@ impl Default for WorkerOptions {
             settle_reserve: Duration::from_millis(50),
             stop_grace: Duration::from_millis(100),
             cancel_grace: Duration::from_secs(5),
+            at_once: HashMap::new(),
             kinds: None,
         }
     }

@@ -108,6 +108,8 @@ pub(crate) struct Serving<'a, P: WorkPort> {
     again: bool,
     failures: u32,
     retry_at: Option<Instant>,
+    /// When a peer's rate may let something start.
+    look_at: Option<Instant>,
     stage: Stage,
 }
 
@@ -125,6 +127,7 @@ impl<'a, P: WorkPort> Serving<'a, P> {
             again: false,
             failures: 0,
             retry_at: None,
+            look_at: None,
             stage: Stage::Open,
         }
     }
@@ -194,7 +197,8 @@ impl<'a, P: WorkPort> Serving<'a, P> {
             Stage::Finishing { until } | Stage::Stopping { until } => Some(until),
             Stage::Open | Stage::GivenUp => None,
         };
-        [self.retry_at, stage].into_iter().flatten().min()
+        let look = self.look_at.filter(|_| self.stage == Stage::Open);
+        [self.retry_at, stage, look].into_iter().flatten().min()
     }
 
     /// Lets handlers that end at once join the turn that is about to start.
@@ -257,7 +261,10 @@ impl<'a, P: WorkPort> Serving<'a, P> {
                 if !again {
                     note_losses(&reports, &turn.settled);
                 }
-                self.hungry |= want > 0 && turn.claimed.len() >= want;
+                self.hungry |= want > 0 && (turn.claimed.len() >= want || turn.more);
+                if want > 0 {
+                    self.look_at = turn.again_in.map(|wait| Instant::now() + wait);
+                }
                 turn.claimed.into_iter().for_each(|claimed| self.start(claimed, sent));
             }
             Err(PortError::SessionLost) => self.shift.lose("a turn found its lease over"),
@@ -309,6 +316,10 @@ impl<'a, P: WorkPort> Serving<'a, P> {
     fn look_at_the_clock(&mut self) {
         let now = Instant::now();
         self.retry_at = self.retry_at.filter(|at| *at > now);
+        if self.look_at.is_some_and(|at| at <= now) {
+            self.look_at = None;
+            self.hungry = true;
+        }
         match self.stage {
             Stage::Finishing { until } if until <= now => {
                 self.shift.stop_all(Cause::ShuttingDown);

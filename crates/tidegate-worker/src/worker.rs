@@ -110,6 +110,7 @@ async fn open<P: WorkPort>(
             slots: desk.options.slots,
             lease: desk.options.lease,
             settle_reserve: desk.options.settle_reserve,
+            at_once: desk.options.at_once.clone(),
         };
         // The lease is counted from before it was asked for.
         let opened = Instant::now();

@@ -43,7 +43,8 @@ impl Cell {
     async fn session(&self) -> Session {
         let kinds = vec![(Kind::parse("echo").unwrap(), Default::default())];
         let (lease, settle_reserve) = (Duration::from_secs(15), Duration::ZERO);
-        let spec = SessionSpec { worker: "w1".into(), kinds, slots: 4, lease, settle_reserve };
+        let spec =
+            SessionSpec { worker: "w1".into(), kinds, slots: 4, lease, settle_reserve, at_once: Default::default() };
         self.store.open_session(spec).await.unwrap()
     }
 

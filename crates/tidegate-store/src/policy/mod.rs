@@ -94,7 +94,10 @@ impl StoreInner {
 
     /// Counts the revision up in a transaction that changed the policy, commits it, and remembers what it made.
     async fn publish(&self, mut tx: Tx) -> Result<Arc<Policy>, StoreError> {
-        let count_up = "UPDATE tidegate.policy_revision SET n = n + 1 WHERE id = 1";
+        // Flows that were passed over for the sake of a limit are looked at again, from the floor of their class.
+        let count_up = "WITH unparked AS (UPDATE tidegate.active_flow a SET parked = false, turn = greatest(a.turn, ( \
+                SELECT max(c.turn) FROM tidegate.usage c WHERE c.scope = 1 AND c.key = (ARRAY['critical', 'standard', 'background'])[a.class + 1])) \
+            WHERE a.parked) UPDATE tidegate.policy_revision SET n = n + 1 WHERE id = 1";
         tx.call(|conn| sqlx::query(count_up).execute(conn)).await?;
         let policy = Arc::new(stored::load(&mut tx).await?);
         tx.commit().await?;

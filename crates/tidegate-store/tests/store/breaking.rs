@@ -31,7 +31,14 @@ impl Broken {
     async fn session(&self, lease: Duration) -> Session {
         let kinds = vec![(kind("echo"), Default::default())];
         self.far
-            .open_session(SessionSpec { worker: "far".into(), kinds, slots: 4, lease, settle_reserve: Duration::ZERO })
+            .open_session(SessionSpec {
+                worker: "far".into(),
+                kinds,
+                slots: 4,
+                lease,
+                settle_reserve: Duration::ZERO,
+                at_once: Default::default(),
+            })
             .await
             .unwrap()
     }

@@ -78,7 +78,14 @@ impl Cell {
     /// A session that runs these kinds.
     pub(crate) async fn session_for(&self, kinds: &[&str], slots: u32, lease: Duration) -> Session {
         let kinds = kinds.iter().map(|name| (kind(name), Default::default())).collect();
-        let spec = SessionSpec { worker: "w2".into(), kinds, slots, lease, settle_reserve: Duration::from_millis(50) };
+        let spec = SessionSpec {
+            worker: "w2".into(),
+            kinds,
+            slots,
+            lease,
+            settle_reserve: Duration::from_millis(50),
+            at_once: Default::default(),
+        };
         self.store.open_session(spec).await.unwrap()
     }
 

@@ -82,7 +82,14 @@ async fn claims_follow_class_then_rank_over_all_flows() {
     wanted.sort_by_key(|(value, id)| (-*value, *id));
     let kinds = vec![(kind("echo"), Default::default()), (kind("other"), Default::default())];
     let (lease, settle_reserve) = (Duration::from_secs(15), Duration::ZERO);
-    let spec = tidegate_store::SessionSpec { worker: "w".into(), kinds, slots: 9, lease, settle_reserve };
+    let spec = tidegate_store::SessionSpec {
+        worker: "w".into(),
+        kinds,
+        slots: 9,
+        lease,
+        settle_reserve,
+        at_once: Default::default(),
+    };
     let session = cell.store.open_session(spec).await.unwrap();
     let mut got = Vec::new();
     loop {
@@ -203,7 +210,14 @@ async fn a_task_whose_time_is_all_kept_back_for_its_answer_is_not_started() {
     let kinds = vec![(kind("echo"), Default::default())];
     // As long as the task has in all, so that whatever is left now is not more.
     let (lease, settle_reserve) = (Duration::from_secs(15), Duration::from_secs(2));
-    let spec = tidegate_store::SessionSpec { worker: "w".into(), kinds, slots: 1, lease, settle_reserve };
+    let spec = tidegate_store::SessionSpec {
+        worker: "w".into(),
+        kinds,
+        slots: 1,
+        lease,
+        settle_reserve,
+        at_once: Default::default(),
+    };
     let session = cell.store.open_session(spec).await.unwrap();
     assert_eq!(session.turn(&[], 1).await.unwrap().claimed, []);
     assert_eq!(cell.status(id).await, (Status::Expired, Some(Reason::DeadlineTooShort)));

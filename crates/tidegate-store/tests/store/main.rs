@@ -77,7 +77,17 @@ impl Cell {
     async fn session_with(&self, slots: u32, lease: Duration) -> Session {
         let kinds = vec![(kind("echo"), Default::default())];
         let settle_reserve = Duration::from_millis(50);
-        self.store.open_session(SessionSpec { worker: "w1".into(), kinds, slots, lease, settle_reserve }).await.unwrap()
+        self.store
+            .open_session(SessionSpec {
+                worker: "w1".into(),
+                kinds,
+                slots,
+                lease,
+                settle_reserve,
+                at_once: Default::default(),
+            })
+            .await
+            .unwrap()
     }
 
     /// Claims one task that is expected to be there.

@@ -1,0 +1,172 @@
+//! Claiming: what a turn starts, once it knows what waits and what may run.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use sqlx::Row;
+use sqlx::postgres::PgRow;
+use tidegate_core::order::{Chosen, ClaimRoom, choose};
+use tidegate_core::{Class, EpochMs, Lane, Status};
+
+use crate::changes::{Begin, Changes};
+use crate::claim_room::{Limited, Open};
+use crate::connection::Tx;
+use crate::error::StoreError;
+use crate::seen::{Beside, Seen, claimed_of, place_of};
+use crate::session::Session;
+use crate::types::{Claimed, Report};
+
+/// What a turn claims.
+#[derive(Default)]
+pub(crate) struct Claim {
+    pub(crate) now: EpochMs,
+    pub(crate) tasks: Vec<Claimed>,
+    /// Whether another turn may find more.
+    pub(crate) more: bool,
+    pub(crate) again_in: Option<Duration>,
+}
+
+/// A claim that is being made.
+pub(crate) struct Claiming<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) want: usize,
+    pub(crate) limited: &'a Limited,
+    pub(crate) open: &'a Open,
+    /// What the worker may still run of the kinds that it limits.
+    pub(crate) of_kinds: &'a [(String, i64)],
+    pub(crate) reports: &'a [&'a Report],
+}
+
+impl Claiming<'_> {
+    /// Chooses what to start, and ends what is doomed on the way.
+    pub(crate) async fn claim(
+        &self,
+        looked: Option<Vec<PgRow>>,
+        changes: &mut Changes,
+        tx: &mut Tx,
+    ) -> Result<Claim, StoreError> {
+        let (session, limited) = (self.session, self.limited);
+        let rows = match looked {
+            Some(rows) => rows,
+            None => session.look(self.want, self.open, tx).await?,
+        };
+        let first = rows.first().ok_or_else(|| StoreError::Schema("a look returned nothing".into()))?;
+        let now: EpochMs = first.try_get(0)?;
+        if !first.try_get::<bool, _>(1)? {
+            return Err(StoreError::SessionLost);
+        }
+        if first.try_get::<bool, _>(2)? {
+            return Ok(Claim { now, ..Claim::default() });
+        }
+        let mut flow_ids = Vec::new();
+        for row in &rows {
+            flow_ids.extend(row.try_get::<Option<i64>, _>(3)?);
+        }
+        flow_ids.dedup();
+        let flows = session.store.directory.describe(tx, flow_ids.into_iter()).await?;
+        let (peers, places) = limited.peers(changes.ledger());
+        let kinds: HashMap<String, usize> =
+            self.of_kinds.iter().enumerate().map(|(n, (kind, _))| (kind.clone(), n)).collect();
+        let seen = Seen::read(
+            &rows,
+            &Beside {
+                limited,
+                ledger: changes.ledger(),
+                flows: &flows,
+                peers: &places,
+                kinds: &kinds,
+                session: session.heart.session,
+                now,
+                runs: &session.store.runs,
+                reserve_ms: session.spec.least_left_ms(),
+            },
+        )?;
+        let room = ClaimRoom {
+            caps: limited.caps(),
+            running: limited.running(changes.ledger()),
+            floors: limited.floors,
+            promote_after_ms: limited.promote_after_ms(),
+            tenants: seen.tenants.clone(),
+            peers,
+            kinds: self.of_kinds.iter().map(|(_, left)| *left).collect(),
+            suspects: i64::from(session.may_take_suspect(self.reports)),
+        };
+        let chosen = choose(&seen.heads, room, self.want, now);
+        session.learn(chosen.stopped_short);
+        let parked = self.move_lines(&seen, &chosen, changes);
+        let tasks = self.write(&seen, &chosen, now, changes)?;
+        let again_in_ms = chosen.again_in_ms.into_iter().chain(self.open.again_in_ms).min();
+        let again_in = again_in_ms.filter(|_| tasks.len() < self.want).map(Duration::from_millis);
+        Ok(Claim { now, tasks, more: chosen.stopped_short || parked, again_in })
+    }
+
+    /// Ends the doomed, starts the chosen, and charges their tenants and peers.
+    fn write(
+        &self,
+        seen: &Seen,
+        chosen: &Chosen,
+        now: EpochMs,
+        changes: &mut Changes,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let session = self.session.heart.session;
+        for (flow, task, reason) in &chosen.expire {
+            let (head, terms, key) = (&seen.heads[*flow], &seen.terms[*flow][*task], &seen.keys[*flow]);
+            let place = place_of(head, *task, session);
+            let (from, to) = (Status::Queued, Status::Expired);
+            changes.end_waiting(place, key, from, to, *reason, terms.holding, None, terms.in_order);
+        }
+        let mut claimed = Vec::with_capacity(chosen.start.len());
+        for start in &chosen.start {
+            let (head, key) = (&seen.heads[start.flow], &seen.keys[start.flow]);
+            let terms = &seen.terms[start.flow][start.task];
+            let place = place_of(head, start.task, session);
+            let effects = self.session.effects.get(&key.kind).copied().unwrap_or_default();
+            let begin = Begin { place, effects, charged_ms: head.run_ms, charged_in: start.charged_in };
+            changes.start(begin, key, terms.holding, session, terms.in_order);
+            changes.served().draw_peer(&key.peer, start.draw.requests_ns, start.draw.tokens_ns);
+            let waited_ms = now - head.tasks[start.task].enqueued;
+            metrics::histogram!("tidegate_queue_wait_seconds", "class" => key.class.as_str())
+                .record(waited_ms.max(0) as f64 / 1e3);
+            metrics::histogram!("tidegate_virtual_time_lag_seconds", "class" => start.charged_in.as_str())
+                .record(start.behind_us as f64 / 1e6);
+            claimed.push(claimed_of(terms, place.id, key, terms.deliveries + 1, now)?);
+        }
+        for ((name, before), after) in seen.names.iter().zip(&seen.tenants).zip(&chosen.turns) {
+            for class in Class::ALL {
+                let at = class as usize;
+                changes.served().turn(class, name, after[at] - before.turns[at]);
+            }
+        }
+        for class in Class::ALL {
+            let at = class as usize;
+            changes.served().floor(class, chosen.floors[at] - self.limited.floors[at]);
+        }
+        Ok(claimed)
+    }
+
+    /// Remembers where the lines begin. Where a line has more flows than were read, those that stand too far in front are
+    /// put where their tenants are, and those whose tenant has no room are parked: the next look meets others. Returns
+    /// whether any were parked.
+    fn move_lines(&self, seen: &Seen, chosen: &Chosen, changes: &mut Changes) -> bool {
+        let long = |line: usize| line > 0 && seen.lines.get(&line).is_some_and(|(flows, _)| *flows >= self.open.flows);
+        let mut parked = false;
+        for (at, head) in seen.heads.iter().enumerate().filter(|(_, head)| head.lane != Lane::Admitted) {
+            let (line, stands) = seen.stands[at];
+            if !long(line) {
+                continue;
+            }
+            let turn = chosen.turns[head.tenant][head.class as usize];
+            if chosen.capped.contains(&at) {
+                changes.park(head.flow);
+                parked = true;
+            } else if turn > stands {
+                changes.stand(head.flow, turn);
+            }
+        }
+        self.session.remember_lines(&self.open.lines, |n| {
+            let (_, first) = seen.lines.get(&(n + 1))?;
+            Some((*first).min(self.limited.floors[self.open.lines[n].class as usize]))
+        });
+        parked
+    }
+}
