@@ -77,8 +77,6 @@ async fn after_an_outage_retries_come_spread_and_through_the_limits() {
     let back = Instant::now();
     all_complete(&server.caller, &ids).await;
     let seen = tool.seen();
-    let offs: Vec<u128> = seen.iter().map(|s| (s.at - back).as_millis()).collect();
-    eprintln!("DBG {:?}", offs.iter().rev().take(30).collect::<Vec<_>>());
     let most = AT_ONCE as usize * (WINDOW.as_millis() / CALL.as_millis() + 1) as usize;
     eprintln!("{} calls within {:?}, at most {} in {WINDOW:?}", seen.len(), back.elapsed(), busiest(&seen));
     assert_eq!((tool.max_in_flight(), seen.len()), (AT_ONCE as usize, tasks));

@@ -19,6 +19,7 @@ mod plans;
 mod policy;
 mod reading;
 mod snapshots;
+mod sweeping;
 
 use std::time::{Duration, Instant};
 
