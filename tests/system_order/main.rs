@@ -17,11 +17,13 @@ mod fleet;
 mod verdict;
 
 mod called;
+mod crasher;
 mod leak;
 mod outage;
 mod overlap;
 mod overload;
 mod permit;
+mod rate;
 mod roll;
 mod snapshot;
 mod upkeep;

@@ -28,8 +28,8 @@ struct Course {
 
 /// A few seconds on a machine that does much else meanwhile: it would have to be bad to be seen.
 const SHORT: Course = Course {
-    warm_up: Duration::from_secs(2),
-    window: Duration::from_secs(3),
+    warm_up: Duration::from_secs(1),
+    window: Duration::from_secs(2),
     held: Duration::from_secs(15),
     floor: 0.4,
 };

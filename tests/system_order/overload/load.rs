@@ -37,6 +37,8 @@ pub(super) struct Shape {
     pub(super) timeout_ms: u64,
     /// The longest that one call may take.
     pub(super) attempt_ms: u64,
+    /// What is run, where it is not a call of the peer.
+    pub(super) instead: Option<&'static str>,
 }
 
 impl Shape {
@@ -49,11 +51,14 @@ impl Shape {
         priorities: STANDARD,
         timeout_ms: TIMEOUT_MS,
         attempt_ms: 60_000,
+        instead: None,
     };
 
     fn task(&self, n: usize) -> Value {
         let priority = self.priorities[n % self.priorities.len()];
-        json!({"kind": "tool", "payload": n, "priority": priority, "timeout_ms": self.timeout_ms, "attempt_timeout_ms": self.attempt_ms})
+        let (timeout_ms, attempt_ms) = (self.timeout_ms, self.attempt_ms);
+        let kind = self.instead.unwrap_or("tool");
+        json!({"kind": kind, "payload": n, "priority": priority, "timeout_ms": timeout_ms, "attempt_timeout_ms": attempt_ms})
     }
 }
 
@@ -134,11 +139,11 @@ fn answers(posts: Vec<(Answer, Option<Value>)>) -> Vec<Answer> {
 /// Offers the load with critical work beside it, heals the peer, and lets light traffic go on.
 pub(super) async fn offer(watched: &Watched, shape: &Shape, course: &Course, cancels: Option<usize>) -> Over {
     let caller = &watched.server.caller;
-    let critical = Shape { a_second: CRITICAL, priorities: &[95], ..shape.clone() };
-    let critical = Shape { at_once: 0, ..critical };
+    // It asks nothing of the peer, so that nothing but the load is in its way.
+    let critical = Shape { a_second: CRITICAL, priorities: &[95], instead: Some("echo"), ..Shape::WELL };
     let (posts, critical) = tokio::join!(
         stream(caller.clone(), shape.clone(), course.lasts, cancels),
-        stream(caller.clone(), critical, course.lasts, None)
+        stream(caller.clone(), critical, course.lasts, None),
     );
     watched.tool.on("/", [Shape::WELL.call]);
     let well = Instant::now();

@@ -1,7 +1,7 @@
 //! The overload matrix: five ways to have too much, each with and without callers who change their minds.
 //!
 //! Whatever the load, what must be true is the same ([`check`]): queue and memory are bounded, nothing runs or waits past
-//! its deadline, cancels reach handlers, critical work is let in soon, and when it is over the traffic that goes on is done
+//! its deadline, cancels reach handlers, critical work that the peer is not needed for is let in soon and done, and when it is over the traffic that goes on is done
 //! and the rest drains, without a storm.
 
 mod check;
@@ -38,7 +38,7 @@ fn slow(call: Duration) -> Behaviour {
 /// One row of the matrix, twice.
 async fn both(shape: Shape) {
     let course = short_or_long(
-        Course { lasts: Duration::from_secs(3), goes_on: Duration::from_secs(1) },
+        Course { lasts: Duration::from_secs(3), goes_on: Duration::from_secs(2) },
         Course { lasts: Duration::from_secs(60), goes_on: Duration::from_secs(20) },
     );
     for cancels in [None, Some(ONE_IN)] {
