@@ -29,6 +29,7 @@ pub(super) fn store(config: &Config, url: &str, direct_url: Option<&str>) -> Res
         statement_timeout: ms(store.statement_timeout_ms),
         lock_timeout: ms(store.lock_timeout_ms),
         idle_in_transaction_timeout: ms(store.idle_in_transaction_timeout_ms),
+        quarantine_hold: ms(config.quarantine.hold_ms),
     };
     Store::open(options).map_err(|error| failed("the store could not be opened", &error))
 }

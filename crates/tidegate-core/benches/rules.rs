@@ -120,6 +120,7 @@ fn settlement(c: &mut Criterion) {
         attempt_timeout_ms: None,
         effects: Effects::default(),
         cancel: None,
+        may_retry: true,
     };
     let failed = Ending::Failed { retryable: true, retry_after_ms: None, reason: None };
     let endings = |n: usize| if n.is_multiple_of(10) { failed } else { Ending::Completed };

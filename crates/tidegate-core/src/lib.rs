@@ -19,6 +19,7 @@ pub mod order;
 pub mod pause;
 pub mod peer;
 pub mod policy;
+pub mod quarantine;
 pub mod reason;
 pub mod settlement;
 pub mod size;

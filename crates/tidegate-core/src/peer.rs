@@ -75,9 +75,26 @@ pub struct RetryBudget {
     pub cap: u32,
 }
 
+impl RetryBudget {
+    /// The budget of a kind without a peer, and of a peer that nobody configured.
+    pub const USUAL: Self = Self { ratio: 0.1, cap: 10 };
+    /// What a retry costs, in the thousandths in which budgets are kept.
+    pub const RETRY: i64 = 1_000;
+
+    /// What a first attempt earns, in thousandths of a retry.
+    pub fn earned(&self) -> i64 {
+        (self.ratio * Self::RETRY as f64).round() as i64
+    }
+
+    /// Whether there is a retry left where so much, in thousandths, is missing from a full budget.
+    pub fn has_token(&self, spent: i64) -> bool {
+        spent.saturating_add(Self::RETRY) <= i64::from(self.cap) * Self::RETRY
+    }
+}
+
 impl Default for RetryBudget {
     fn default() -> Self {
-        Self { ratio: 0.1, cap: 10 }
+        Self::USUAL
     }
 }
 
@@ -221,6 +238,19 @@ mod tests {
         ] {
             assert_eq!(compose::<PeerLimits>(&[&patch]).map_err(|bad| bad.pointer), Err(pointer.to_owned()));
         }
+    }
+
+    #[test]
+    fn a_budget_of_ten_has_ten_retries_and_ten_first_attempts_earn_another() {
+        let (budget, mut spent, mut retries) = (RetryBudget::default(), 0, 0);
+        while budget.has_token(spent) {
+            spent += RetryBudget::RETRY;
+            retries += 1;
+        }
+        assert_eq!(retries, 10);
+        assert!(!budget.has_token(spent - 9 * budget.earned()));
+        assert!(budget.has_token(spent - 10 * budget.earned()));
+        assert!(!RetryBudget { ratio: 1.0, cap: 0 }.has_token(0));
     }
 
     #[test]

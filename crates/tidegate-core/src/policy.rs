@@ -6,7 +6,8 @@ use crate::EpochMs;
 use crate::limits::Limits;
 use crate::names::Class;
 use crate::pause::{Pause, PauseMode};
-use crate::peer::PeerLimits;
+use crate::peer::{PeerLimits, RetryBudget};
+use crate::quarantine::Hold;
 use crate::tenant::TenantLimits;
 
 /// The limits, tenants, peers and pauses that are in effect.
@@ -22,6 +23,8 @@ pub struct Policy {
     pub peers: BTreeMap<String, PeerLimits>,
     /// What is paused. Some of it may be over: ask with the time.
     pub pauses: Vec<Pause>,
+    /// Inputs that are held. Some of it may be over: ask with the time.
+    pub holds: Vec<Hold>,
 }
 
 impl Policy {
@@ -33,6 +36,11 @@ impl Policy {
     /// The limits of a peer, where somebody configured it.
     pub fn peer(&self, name: &str) -> Option<&PeerLimits> {
         self.peers.get(name)
+    }
+
+    /// What retries may cost towards a peer; the usual where nobody configured it, or there is none.
+    pub fn retry_budget(&self, peer: &str) -> &RetryBudget {
+        self.peers.get(peer).map_or(&RetryBudget::USUAL, |peer| &peer.retry_budget)
     }
 
     /// Whether some waiting task may be held back although a slot is free for it: by a pause, or because its peer or

@@ -31,6 +31,8 @@ pub struct Running {
     pub effects: Effects,
     /// The reason a cancel was asked for, if it was.
     pub cancel: Option<Reason>,
+    /// Whether the retry budget of its peer, or of its kind where it has none, has a token.
+    pub may_retry: bool,
 }
 
 /// How an attempt ended, as the worker reports it or the reaper finds it.
@@ -87,6 +89,13 @@ pub enum Settlement {
         /// Losses counted, this one included.
         losses: u16,
     },
+}
+
+impl Ending {
+    /// Whether another attempt is due unless something stands in its way, so that the retry budget is asked.
+    pub fn asks_for_retry(self) -> bool {
+        matches!(self, Self::Failed { retryable: true, .. } | Self::AttemptTimedOut)
+    }
 }
 
 /// Decides. `random` is uniform in `0.0..1.0`.
@@ -151,6 +160,9 @@ fn retry(
     if !fits(running, eligible, attempt_ms) {
         return Some(Settlement::End { status: Status::Failed, reason: Some(Reason::RetryNoTime) });
     }
+    if !running.may_retry {
+        return Some(Settlement::End { status: Status::Failed, reason: Some(Reason::RetryBudget) });
+    }
     let Settlement::Return { reason, eligible, lane, losses, .. } = back(running, Reason::RetryBackoff, eligible)
     else {
         return None;
@@ -186,6 +198,7 @@ mod tests {
             attempt_timeout_ms: None,
             effects: Effects::Idempotent,
             cancel: None,
+            may_retry: true,
         }
     }
 
@@ -208,6 +221,7 @@ mod tests {
         let last = Running { failures: 2, ..running() };
         let twice_lost = Running { losses: 2, ..running() };
         let once = Running { effects: Effects::Once, ..running() };
+        let spent = Running { may_retry: false, ..running() };
         for (running, ending, expected) in [
             (running(), Ending::Completed, Settlement::End { status: Status::Completed, reason: None }),
             (cancelled, Ending::Completed, Settlement::End { status: Status::Completed, reason: None }),
@@ -219,6 +233,9 @@ mod tests {
             (running(), failed(false), end(Status::Failed, Reason::PermanentError)),
             (last, failed(true), end(Status::Failed, Reason::AttemptsExhausted)),
             (last, Ending::AttemptTimedOut, end(Status::TimedOut, Reason::AttemptTimeout)),
+            (spent, failed(true), end(Status::Failed, Reason::RetryBudget)),
+            (spent, Ending::AttemptTimedOut, end(Status::Failed, Reason::RetryBudget)),
+            (Running { failures: 2, ..spent }, failed(true), end(Status::Failed, Reason::AttemptsExhausted)),
             (running(), Ending::Cancelled, end(Status::Cancelled, Reason::CancelRequested)),
             (cancelled, Ending::Cancelled, end(Status::Cancelled, Reason::WorkflowCancelled)),
             (cancelled, failed(true), end(Status::Cancelled, Reason::WorkflowCancelled)),

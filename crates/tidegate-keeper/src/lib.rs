@@ -172,6 +172,11 @@ async fn reap(store: Store, options: KeeperOptions) {
             }
             Err(error) => failed("reap", &error),
         }
+        match store.end_held().await {
+            Ok(0) => {}
+            Ok(tasks) => tracing::warn!(tasks, "waiting tasks were rejected: their input is held"),
+            Err(error) => failed("quarantine", &error),
+        }
         sleep(options.reap_interval).await;
     }
 }

@@ -223,18 +223,24 @@ fn cancel_one(
         changes.request_cancel(id, session, ask.reason, ask.detail.clone());
         return Ok(CancelOutcome::Requested);
     }
-    let (Some(key), Some(from)) = (key, waiting_status(row)?) else {
+    let (Some(key), Some((place, from))) = (key, place_found(row, id)?) else {
         // One record that is out of step must not keep a whole group from being cancelled.
         tracing::error!(task.id = %id, "a task that has not ended is nowhere");
         return Ok(CancelOutcome::Unknown);
     };
-    let place =
-        Place { flow: row.try_get("flow_id")?, rank: row.try_get("rank")?, id, reserved: row.try_get("reserved")? };
     if row.try_get::<Option<i32>, _>("deliveries")?.is_some_and(|deliveries| deliveries > 0) {
         changes.stops(id);
     }
     changes.end_waiting(place, key, from, Status::Cancelled, ask.reason, holding_of(row)?, ask.detail.clone(), false);
     Ok(CancelOutcome::Cancelled)
+}
+
+/// Where a task waits, by its row of `find.sql`; nothing where it does not wait.
+pub(crate) fn place_found(row: &PgRow, id: TaskId) -> Result<Option<(Place, Status)>, StoreError> {
+    let ended = row.try_get::<Option<String>, _>("status")?.is_some();
+    let Some(from) = waiting_status(row)?.filter(|_| !ended) else { return Ok(None) };
+    let (flow, rank) = (row.try_get("flow_id")?, row.try_get("rank")?);
+    Ok(Some((Place { flow, rank, id, reserved: row.try_get("reserved")? }, from)))
 }
 
 fn waiting_status(row: &PgRow) -> Result<Option<Status>, StoreError> {

@@ -11,6 +11,7 @@ use tidegate_core::admission::Candidate;
 use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::order::virtual_cost;
+use tidegate_core::peer::RetryBudget;
 use tidegate_core::settlement::{Ending, Settlement, settle};
 use tidegate_core::submission::Cost;
 use tidegate_core::{Class, EpochMs, Reason, Status, TaskId};
@@ -119,6 +120,8 @@ pub(crate) struct Changes {
     settled_cancels: Vec<Uuid>,
     /// Tasks that are cancelled, or asked to stop, and may have started others.
     stopped: Vec<Uuid>,
+    /// Tasks whose input is to be held.
+    quarantined: Vec<Uuid>,
     /// Flows that no claim need meet before something of their tenant ends.
     parked: Vec<i64>,
     /// Where flows stand in their line from now on.
@@ -179,6 +182,9 @@ impl Changes {
                     Some(reason),
                     released.holding,
                 );
+                if reason == Reason::RetryBackoff {
+                    self.ledger.spend_retry(key, RetryBudget::RETRY);
+                }
                 let error = leavings.error.clone();
                 self.attempts.push(Attempt {
                     released: released.clone(),
@@ -212,6 +218,9 @@ impl Changes {
         self.ledger.transition(key, released.id, Some(Status::Running), status, reason, released.holding);
         if status == Status::Cancelled {
             self.stops(released.id);
+        }
+        if ending == Ending::Lost && reason == Some(Reason::Quarantined) {
+            self.quarantined.push(released.id.0);
         }
         let running = &released.running;
         let failed = matches!(ending, Ending::Failed { .. } | Ending::AttemptTimedOut);

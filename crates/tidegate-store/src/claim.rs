@@ -123,6 +123,10 @@ impl Claiming<'_> {
             let effects = self.session.effects.get(&key.kind).copied().unwrap_or_default();
             let begin = Begin { place, effects, charged_ms: head.run_ms, charged_in: start.charged_in };
             changes.start(begin, key, terms.holding, session, terms.in_order);
+            if terms.deliveries == 0 {
+                let earned = self.limited.policy.retry_budget(&key.peer).earned();
+                changes.served().spend_retry(key, -earned);
+            }
             changes.served().draw_peer(&key.peer, start.draw.requests_ns, start.draw.tokens_ns);
             let waited_ms = now - head.tasks[start.task].enqueued;
             metrics::histogram!("tidegate_queue_wait_seconds", "class" => key.class.as_str())

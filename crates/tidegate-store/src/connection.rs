@@ -41,6 +41,8 @@ pub struct StoreOptions {
     pub lock_timeout: Duration,
     /// How long a transaction that says nothing is let live.
     pub idle_in_transaction_timeout: Duration,
+    /// How long an input is held that has cost three workers.
+    pub quarantine_hold: Duration,
 }
 
 impl StoreOptions {
@@ -54,6 +56,7 @@ impl StoreOptions {
             statement_timeout: Duration::from_secs(5),
             lock_timeout: Duration::from_secs(3),
             idle_in_transaction_timeout: Duration::from_secs(2),
+            quarantine_hold: Duration::from_millis(tidegate_core::quarantine::HOLD_MS),
         }
     }
 }

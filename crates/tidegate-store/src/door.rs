@@ -22,6 +22,7 @@ use crate::directory::FlowKey;
 use crate::error::{AdmitError, StoreError};
 use crate::facts::{self, PaceWindow, Wanted};
 use crate::gather::{Flush, Weighted};
+use crate::hold;
 use crate::ledger::{Holding, Rings};
 use crate::refusal::Refusals;
 use crate::store::StoreInner;
@@ -207,6 +208,7 @@ impl Door {
         let keys: std::collections::BTreeSet<FlowKey> =
             batch.iter().map(|item| flow_key(&policy, &item.submission)).collect();
         self.store.directory.resolve(&self.connections, &keys.into_iter().collect::<Vec<_>>()).await?;
+        let held = held_inputs(&policy, batch);
         let mut tx = self.connections.begin(true).await?;
         let read_at = Instant::now();
         let read = facts::read(&self.store, &wanted, &self.pace, &mut tx).await?;
@@ -215,6 +217,7 @@ impl Door {
         let mut facts = read.facts;
         facts.typical_run_ms = self.store.runs.typical();
         correct_ids(batch, now, self.store.cell);
+        facts.held = held.into_iter().map(|n| batch[n].submission.id).collect();
         self.look_further(&policy, &mut facts, batch, &mut tx).await?;
         let before = facts.shedding;
         facts.shedding = shed_flags(&policy, &facts, now);
@@ -371,6 +374,19 @@ impl Door {
                 .increment(count);
         }
     }
+}
+
+/// Which of a batch have an input that is held, by position. Asked before the lock is taken: it may read a lot.
+fn held_inputs(policy: &Policy, batch: &[Item]) -> Vec<usize> {
+    if policy.holds.is_empty() {
+        return Vec::new();
+    }
+    let now = chrono::Utc::now().timestamp_millis();
+    let is_held = |item: &Item| {
+        let submission = &item.submission;
+        hold::is_held(policy, submission.kind.as_str(), submission.tenant.as_str(), &submission.payload, now)
+    };
+    batch.iter().enumerate().filter(|(_, item)| is_held(item)).map(|(n, _)| n).collect()
 }
 
 /// The flow that a submission would wait in.

@@ -184,6 +184,22 @@ impl Ledger {
         of_name(&self.usage[3], peer).map_or((0, 0), |counts| (counts.rate_ns, counts.tokens_ns))
     }
 
+    /// A retry budget is drawn from, or earns: that of the peer, or of the kind where there is none. In thousandths of a
+    /// retry.
+    pub(crate) fn spend_retry(&mut self, flow: &FlowKey, retry_spent: i64) {
+        let counts = Counts { retry_spent, ..Counts::default() };
+        match flow.peer.is_empty() {
+            true => entry(&mut self.kinds, &flow.kind).add(counts, 1),
+            false => self.count(3, &flow.peer, counts),
+        }
+    }
+
+    /// What is drawn from that budget.
+    pub(crate) fn retry_spent(&self, flow: &FlowKey) -> i64 {
+        let (named, name) = if flow.peer.is_empty() { (&self.kinds, &flow.kind) } else { (&self.usage[3], &flow.peer) };
+        of_name(named, name).map_or(0, |counts| counts.retry_spent)
+    }
+
     /// A tenant was served in a class, or what it was charged is corrected.
     pub(crate) fn turn(&mut self, class: Class, tenant: &str, more: i64) {
         if more != 0 {

@@ -164,7 +164,8 @@ impl Store {
     /// Deletes by row what is not partitioned, or outlived its partition.
     async fn prune_rows(&self, now: EpochMs, retention: &Retention) -> Result<u64, StoreError> {
         let before = |kept: Duration| now - kept.as_millis() as i64;
-        let sweeps: [(&'static str, i64); 9] = [
+        let sweeps: [(&'static str, i64); 10] = [
+            ("DELETE FROM tidegate.hold WHERE until_ms < $1 AND $2 > 0", now),
             (
                 "DELETE FROM tidegate.idempotency WHERE (tenant, key) IN \
                 (SELECT tenant, key FROM tidegate.idempotency WHERE expires_ms < $1 ORDER BY expires_ms LIMIT $2)",

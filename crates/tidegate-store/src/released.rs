@@ -44,6 +44,7 @@ impl Released {
             attempt_timeout_ms: attempt_timeout_ms.map(|ms| ms as u64),
             effects: Effects::from_code(row.try_get(15)?).unwrap_or_default(),
             cancel: cancel.map(|reason| Reason::parse(reason).unwrap_or(Reason::CancelRequested)),
+            may_retry: true,
         };
         Ok(Self {
             id: TaskId(row.try_get(1)?),

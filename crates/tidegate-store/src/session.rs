@@ -12,7 +12,7 @@ use tidegate_core::bucket::Bucket;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::peer::PeerLimits;
 use tidegate_core::settlement::Ending;
-use tidegate_core::{EpochMs, Fence, Kind, TaskId};
+use tidegate_core::{EpochMs, Fence, Kind, Reason, TaskId};
 use uuid::Uuid;
 
 use crate::bell::Topic;
@@ -22,6 +22,7 @@ use crate::claim_room::{Limited, Line, Open};
 use crate::connection::{Connections, Tx, call};
 use crate::error::StoreError;
 use crate::heart::Heart;
+use crate::hold;
 use crate::ledger::Rings;
 use crate::seen::{Terms, claimed_of, fill};
 use crate::store::{Store, StoreInner};
@@ -318,15 +319,17 @@ impl Session {
         let rows = tx.call(|conn| sqlx::query(RELEASE).bind(ids).bind(fences).fetch_all(conn)).await?;
         let flow_ids = rows.iter().map(|row| row.try_get(2)).collect::<Result<Vec<i64>, _>>()?;
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
+        let budgets = self.retry_budgets(reports, &rows, &flows, tx).await?;
         let mut now = None;
         for row in &rows {
             let n: i64 = row.try_get(23)?;
             let at: EpochMs = row.try_get(0)?;
             now = Some(at);
             let report = &reports[(n - 1) as usize];
-            let released = Released::from_row(row)?;
+            let mut released = Released::from_row(row)?;
             let key = flow_of(&flows, released.flow)?;
             let policy = self.store.policy();
+            released.running.may_retry = budgets.has_token(&key, changes.ledger());
             changes.correct(&released, &key, policy.tenant(&key.tenant).weight, at);
             self.store.runs.charge(&key.tenant, &key.kind, at - released.started());
             let leavings = Leavings { result: report.result.clone(), error: report.error.clone(), usage: report.usage };
@@ -441,20 +444,31 @@ impl Session {
         let mut readable = Vec::with_capacity(claimed.len());
         for mut task in claimed {
             match records.get(&task.id.0).map(|row| fill(&mut task, row)) {
+                Some(Ok(())) if self.is_held(&task) => {
+                    // It was held while it waited, and the sweep over what waits has not come to it.
+                    let message = "the input is held: it has cost several workers".into();
+                    self.give_up(&task, "quarantined", message, Some(Reason::Quarantined)).await;
+                }
                 Some(Ok(())) => readable.push(task),
-                _ => self.give_up(&task).await,
+                _ => self.give_up(&task, "record_missing", "the record is gone".into(), None).await,
             }
         }
         Ok(readable)
     }
 
-    /// A claimed task whose record someone removed by hand cannot be run: its lease and what it holds are given back.
-    async fn give_up(&self, task: &Claimed) {
-        let error = TaskError { kind: "record_missing".into(), message: "the record is gone".into(), retryable: false };
+    /// Whether a claimed task's input is held.
+    fn is_held(&self, task: &Claimed) -> bool {
+        let now = task.deadline_ms - task.remaining.as_millis() as i64;
+        hold::is_held(&self.store.policy(), task.kind.as_str(), task.tenant.as_str(), &task.payload, now)
+    }
+
+    /// A claimed task that cannot be run, or must not: its lease and what it holds are given back.
+    async fn give_up(&self, task: &Claimed, kind: &str, message: String, reason: Option<Reason>) {
+        let error = TaskError { kind: kind.to_owned(), message, retryable: false };
         let report = Report {
             id: task.id,
             fence: task.fence,
-            ending: Ending::Failed { retryable: false, retry_after_ms: None, reason: None },
+            ending: Ending::Failed { retryable: false, retry_after_ms: None, reason },
             result: None,
             error: Some(error),
             usage: None,

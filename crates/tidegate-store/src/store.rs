@@ -1,10 +1,10 @@
 //! The handle to one cell's database, shared by everything in a process.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::TaskId;
+use tidegate_core::{EpochMs, TaskId};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -48,6 +48,10 @@ pub(crate) struct StoreInner {
     pub(crate) tasks: TaskTracker,
     /// Flows that were empty when last looked at.
     empty_flows: Mutex<HashSet<i64>>,
+    /// How long inputs are held.
+    pub(crate) hold_ms: i64,
+    /// The holds for which this process has looked through what waits, and until when each lasts.
+    held_swept: Mutex<HashMap<[u8; 32], EpochMs>>,
 }
 
 /// How often a transaction that another was in the way of is tried again.
@@ -79,6 +83,10 @@ impl StoreInner {
         Tries { store: self, made: 0 }
     }
 
+    pub(crate) fn held_swept(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], EpochMs>> {
+        self.held_swept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn empty_flows(&self) -> std::sync::MutexGuard<'_, HashSet<i64>> {
         self.empty_flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,6 +109,8 @@ impl Store {
             closed: closed.clone(),
             tasks,
             empty_flows: Mutex::default(),
+            hold_ms: i64::try_from(options.quarantine_hold.as_millis()).unwrap_or(i64::MAX),
+            held_swept: Mutex::default(),
         };
         let inner = Arc::new(inner);
         let watch = Arc::new(Watch::start(inner.clone()));

@@ -156,6 +156,8 @@ pub struct Facts {
     pub pace: Pace,
     /// The typical longest run of kinds, in milliseconds, where it is known.
     pub typical_run_ms: HashMap<String, i64>,
+    /// Of the submissions at hand, those whose input is held.
+    pub held: HashSet<TaskId>,
 }
 
 /// What one task holds while it has not ended: what it adds to each level, and takes from it in the end.

@@ -176,6 +176,7 @@ fn judge(
     cancelled(facts, submission)?;
     in_time(submission, times, now)?;
     delegated(facts, submission)?;
+    quarantined(facts, submission)?;
     paused(policy, ask, now)?;
     let caps = SlotCaps::of(&policy.limits, facts.live_slots);
     let delayed = times.not_before.is_some();
@@ -246,6 +247,13 @@ fn delegated(facts: &Facts, submission: &Submission) -> Result<(), Refusal> {
             }
         }
         _ => no(Reason::ParentNotRunning),
+    }
+}
+
+fn quarantined(facts: &Facts, submission: &Submission) -> Result<(), Refusal> {
+    match facts.held.contains(&submission.id) {
+        true => Err(Refusal::new(Status::Rejected, Reason::Quarantined)),
+        false => Ok(()),
     }
 }
 

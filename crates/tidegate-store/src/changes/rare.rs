@@ -7,6 +7,7 @@ use super::Changes;
 use crate::connection::Tx;
 use crate::directory::FlowKey;
 use crate::error::StoreError;
+use crate::hold;
 use crate::store::StoreInner;
 
 const ATTEMPTS: &str = "INSERT INTO tidegate.attempt (task_id, fence, number, worker, started_ms, ended_ms, outcome, reason, \
@@ -61,6 +62,9 @@ impl Changes {
                 sqlx::query(REQUEST).bind(tasks).bind(sessions).bind(reasons).bind(details).bind(now).execute(conn)
             })
             .await?;
+        }
+        if !self.quarantined.is_empty() {
+            hold::write(&self.quarantined, store.hold_ms, now, tx).await?;
         }
         if !self.settled_cancels.is_empty() {
             let sql = "DELETE FROM tidegate.cancel_request WHERE task_id = ANY($1)";

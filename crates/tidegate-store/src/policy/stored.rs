@@ -12,6 +12,7 @@ use tidegate_core::merge_patch::{Patched, compose_stored};
 use tidegate_core::pause::{Pause, PauseMode, PauseTarget};
 use tidegate_core::peer::PeerLimits;
 use tidegate_core::policy::Policy;
+use tidegate_core::quarantine::Hold;
 use tidegate_core::tenant::TenantLimits;
 use uuid::Uuid;
 
@@ -127,6 +128,28 @@ struct PauseRow {
     created_ms: EpochMs,
 }
 
+#[derive(Deserialize)]
+struct HoldRow {
+    fingerprint: String,
+    tenant: String,
+    kind: String,
+    until_ms: EpochMs,
+}
+
+impl HoldRow {
+    fn hold(self) -> Result<Hold, StoreError> {
+        let mut fingerprint = [0; 32];
+        for (n, byte) in fingerprint.iter_mut().enumerate() {
+            let digits = self.fingerprint.get(2 * n..2 * n + 2);
+            *byte = digits
+                .and_then(|digits| u8::from_str_radix(digits, 16).ok())
+                .ok_or_else(|| StoreError::Schema("a fingerprint".into()))?;
+        }
+        let tenant = (!self.tenant.is_empty()).then_some(self.tenant);
+        Ok(Hold { fingerprint, tenant, kind: self.kind, until: self.until_ms })
+    }
+}
+
 /// The policy that a row of `whole.sql` makes.
 pub(super) fn policy_of(row: &PgRow) -> Result<Policy, StoreError> {
     let documents: Vec<DocumentRow> = serde_json::from_str(row.try_get("documents")?).map_err(not_ours)?;
@@ -143,7 +166,9 @@ pub(super) fn policy_of(row: &PgRow) -> Result<Policy, StoreError> {
         }
     }
     let pauses = pauses.into_iter().map(PauseRow::pause).collect::<Result<_, _>>()?;
-    Ok(Policy { revision: row.try_get("n")?, limits, tenants, peers, pauses })
+    let holds: Vec<HoldRow> = serde_json::from_str(row.try_get("holds")?).map_err(not_ours)?;
+    let holds = holds.into_iter().map(HoldRow::hold).collect::<Result<_, _>>()?;
+    Ok(Policy { revision: row.try_get("n")?, limits, tenants, peers, pauses, holds })
 }
 
 impl PauseRow {

@@ -17,6 +17,7 @@ mod keeping;
 mod lifecycle;
 mod plans;
 mod policy;
+mod quarantine;
 mod reading;
 mod snapshots;
 mod sweeping;
