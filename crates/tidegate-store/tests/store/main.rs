@@ -15,6 +15,7 @@ mod groups;
 mod inspecting;
 mod keeping;
 mod lifecycle;
+mod lines;
 mod plans;
 mod policy;
 mod quarantine;
