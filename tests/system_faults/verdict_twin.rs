@@ -47,7 +47,7 @@ async fn what_is_tampered_with_is_noticed() {
         UPDATE tidegate.task SET status = NULL, finished_ms = NULL, result = NULL";
     let rewrite = "ALTER TABLE tidegate.task DISABLE TRIGGER ALL; \
         UPDATE tidegate.task SET status = 'CANCELLED', reason = 'cancel_requested', result = NULL";
-    let lease = "INSERT INTO tidegate.lease SELECT id, gen_random_uuid(), flow_id, rank, 0, 0, 0, NULL, 0, 0, 0, 1, 0, 0, 1, 0 FROM tidegate.task";
+    let lease = "INSERT INTO tidegate.lease SELECT id, gen_random_uuid(), flow_id, rank, 0, 0, 0, NULL, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0 FROM tidegate.task";
     for (tampering, noticed) in [
         ("DELETE FROM tidegate.event", "it was told: []"),
         (

@@ -7,7 +7,7 @@ use tidegate_core::tenant::TenantLimits;
 use super::{Config, DEFAULTS, KindConfig};
 
 /// Keys, as JSON pointers, that this version does not act on. `*` is any name or class.
-const DORMANT: [&str; 12] = [
+const DORMANT: [&str; 14] = [
     "/peers/*/max_wait_ms",
     "/peers/*/target_latency_ms",
     "/peers/*/aimd",
@@ -17,6 +17,8 @@ const DORMANT: [&str; 12] = [
     "/quarantine/threshold",
     "/quarantine/window_ms",
     "/cost/*",
+    "/limits/classes/critical/promote_after_ms",
+    "/limits/classes/standard/promote_after_ms",
     "/limits/classes/*/target_wait_ms",
     "/limits/classes/*/target_admission_ms",
     "/kinds/*/cost_overrun",

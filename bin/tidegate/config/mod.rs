@@ -186,10 +186,8 @@ mod tests {
                     [limits.classes.standard]\nreserve = 0.5\npromote_after_ms = 5\nshed_at = 0.5\n[kinds.echo]\ncost_overrun = 3.0\n\
                     [[class_rules]]\nwhen = {}\nadd = 1";
         let expected = [
-            "tenants.acme.weight",
             "peers.p.max_wait_ms",
             "peers.p.breaker",
-            "quarantine.hold_ms",
             "limits.classes.standard.promote_after_ms",
             "kinds.echo.cost_overrun",
         ];
