@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 use serde_json::Value;
+use sqlx::Connection;
 use tidegate_testkit::{Behaviour, FakeTool, Proc, poll_until};
 use tokio::task::JoinHandle;
 
@@ -32,6 +33,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const DRAINED: Duration = Duration::from_secs(20);
 
 const QUEUED: &str = "SELECT queued FROM tidegate.usage WHERE scope = 0 ORDER BY generation DESC LIMIT 1";
+const BEGAN_LAST: &str = "SELECT task_id::text FROM tidegate.lease ORDER BY started_ms DESC LIMIT 3";
 const ENDED_LATE: &str = "SELECT coalesce(max(finished_ms - deadline_ms), 0)::bigint FROM tidegate.task";
 const STARTED_LATE: &str = "SELECT count(*) FROM tidegate.task WHERE started_ms >= deadline_ms";
 const TRIED_TOO_OFTEN: &str = "SELECT count(*) FROM tidegate.task WHERE failures > max_attempts";
@@ -105,6 +107,14 @@ impl Watched {
         number(self.fleet.db.url(), ALIVE).await
     }
 
+    /// Some of the tasks that run, those that began last.
+    pub(super) async fn began_last(&self) -> Vec<String> {
+        let mut connection = connect(self.fleet.db.url()).await;
+        let began = sqlx::query_scalar(BEGAN_LAST).fetch_all(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+        began
+    }
+
     /// Holds everything against what must be true.
     pub(super) async fn check(mut self, shape: &Shape, over: Over) {
         let name = shape.name;
@@ -172,10 +182,10 @@ impl Watched {
             let heard = ["delivered_at", "acknowledged_at"].map(|when| !task["cancel"][when].is_null());
             stopped += usize::from(heard == [true, true]);
         }
-        // Where calls are long, some of so many are under way.
+        // Where calls are long, those that had just begun were in the midst of one.
         let long = matches!(shape.call, Behaviour::Slow(call) if call > Duration::from_secs(1));
         eprintln!("{}: {stopped} handlers were stopped by a cancel", shape.name);
-        assert!(stopped > 0 || !long || over.cancelled.len() < 10, "{}: no cancel reached a handler", shape.name);
+        assert!(stopped > 0 || !long || over.cancelled.is_empty(), "{}: no cancel reached a handler", shape.name);
     }
 }
 

@@ -132,6 +132,17 @@ async fn stream(
     posts.join_all().await
 }
 
+/// Half-way, somebody cancels tasks that began to run last. Returns those that were asked to stop.
+async fn cancel_some_that_run(watched: &Watched, lasts: Duration) -> Vec<Value> {
+    tokio::time::sleep(lasts / 2).await;
+    let mut told = Vec::new();
+    for id in watched.began_last().await {
+        let answer = watched.server.caller.cancel(&id).await.unwrap();
+        told.extend((answer.status == StatusCode::OK).then_some(answer.body));
+    }
+    told
+}
+
 fn answers(posts: Vec<(Answer, Option<Value>)>) -> Vec<Answer> {
     posts.into_iter().map(|(answer, _)| answer).collect()
 }
@@ -141,17 +152,23 @@ pub(super) async fn offer(watched: &Watched, shape: &Shape, course: &Course, can
     let caller = &watched.server.caller;
     // It asks nothing of the peer, so that nothing but the load is in its way.
     let critical = Shape { a_second: CRITICAL, priorities: &[95], instead: Some("echo"), ..Shape::WELL };
-    let (posts, critical) = tokio::join!(
+    let stop_some = async {
+        match cancels {
+            Some(_) => cancel_some_that_run(watched, course.lasts).await,
+            None => Vec::new(),
+        }
+    };
+    let (posts, critical, mut cancelled) = tokio::join!(
         stream(caller.clone(), shape.clone(), course.lasts, cancels),
         stream(caller.clone(), critical, course.lasts, None),
+        stop_some,
     );
     watched.tool.on("/", [Shape::WELL.call]);
     let well = Instant::now();
     let (calls_then, alive_then) = (watched.tool.seen().len(), watched.alive().await);
     let light = Shape { a_second: GOING_ON, timeout_ms: 60_000, ..Shape::WELL };
     let after = stream(caller.clone(), light, course.goes_on, None).await;
-    let (answers_of, mut cancelled) = (posts.len(), Vec::new());
-    let mut all = Vec::with_capacity(answers_of);
+    let mut all = Vec::with_capacity(posts.len());
     for (answer, told) in posts {
         all.push(answer);
         cancelled.extend(told);
