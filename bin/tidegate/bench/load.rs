@@ -172,11 +172,21 @@ impl Cell {
 
     /// Claims and settles so many tasks by these sessions at once. Returns how long it took.
     pub(super) async fn drain(&self, sessions: &[Arc<Session>], tasks: usize) -> Result<Duration, Failure> {
+        self.drain_by(sessions, tasks, TURN).await
+    }
+
+    /// The same, at most so many in one turn of a session.
+    pub(super) async fn drain_by(
+        &self,
+        sessions: &[Arc<Session>],
+        tasks: usize,
+        most: usize,
+    ) -> Result<Duration, Failure> {
         let to_claim = Arc::new(AtomicUsize::new(tasks));
         let mut set = JoinSet::new();
         let started = Instant::now();
         for session in sessions {
-            set.spawn(work(session.clone(), to_claim.clone()));
+            set.spawn(work(session.clone(), to_claim.clone(), most));
         }
         all(set).await?;
         let took = started.elapsed();
@@ -204,11 +214,11 @@ impl Cell {
 }
 
 /// Claims and settles until nothing is left to claim.
-async fn work(session: Arc<Session>, to_claim: Arc<AtomicUsize>) -> Result<(), Failure> {
+async fn work(session: Arc<Session>, to_claim: Arc<AtomicUsize>, most: usize) -> Result<(), Failure> {
     let mut reports: Vec<Report> = Vec::new();
     loop {
-        let take = |left: usize| Some(left - left.min(TURN));
-        let want = to_claim.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0).min(TURN);
+        let take = |left: usize| Some(left - left.min(most));
+        let want = to_claim.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0).min(most);
         if want == 0 && reports.is_empty() {
             return Ok(());
         }

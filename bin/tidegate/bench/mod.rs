@@ -5,6 +5,7 @@
 
 mod child;
 mod claim;
+mod claimers;
 mod counter;
 mod cpu;
 mod ground;
@@ -20,8 +21,8 @@ mod store;
 use std::time::Duration;
 
 use crate::cli::{
-    BareArgs, BenchArgs, BenchCommand, ClaimBenchArgs, Global, HttpBenchArgs, OverloadBenchArgs, PickupBenchArgs,
-    SnapshotBenchArgs, StoreBenchArgs,
+    BareArgs, BenchArgs, BenchCommand, ClaimBenchArgs, ClaimersBenchArgs, Global, HttpBenchArgs, OverloadBenchArgs,
+    PickupBenchArgs, SnapshotBenchArgs, StoreBenchArgs,
 };
 use crate::config::{Log, LogFormat};
 use crate::exit::{Exit, Failure};
@@ -87,6 +88,7 @@ async fn measure(ground: &Ground, arguments: &BenchArgs, output: &mut Output) ->
     for part in parts(arguments.what.as_ref()) {
         let sections = match &part {
             Part::Store(arguments, flows) => one(store::run(ground, arguments, *flows, &progress).await),
+            Part::Claimers(arguments) => one(claimers::run(ground, arguments, &progress).await),
             Part::Http(arguments) => one(http::run(ground, arguments, &progress).await),
             Part::Pickup(arguments) => one(pickup::run(ground, arguments, &progress).await),
             Part::Claim(arguments) => one(claim::run(ground, arguments, &progress).await),
@@ -108,6 +110,7 @@ fn one(section: Result<report::Section, Failure>) -> Result<Vec<report::Section>
 /// One measurement of a run.
 enum Part {
     Store(StoreBenchArgs, u32),
+    Claimers(ClaimersBenchArgs),
     Http(HttpBenchArgs),
     Pickup(PickupBenchArgs),
     Claim(ClaimBenchArgs),
@@ -119,6 +122,7 @@ enum Part {
 fn parts(what: Option<&BenchCommand>) -> Vec<Part> {
     match what {
         Some(BenchCommand::Store(store)) => each_flow(store).collect(),
+        Some(BenchCommand::Claimers(claimers)) => vec![Part::Claimers(claimers.clone())],
         Some(BenchCommand::Http(http)) => vec![Part::Http(http.clone())],
         Some(BenchCommand::Pickup(pickup)) => vec![Part::Pickup(pickup.clone())],
         Some(BenchCommand::Claim(claim)) => vec![Part::Claim(claim.clone())],
@@ -146,6 +150,7 @@ struct Sizes {
     claims: ClaimBenchArgs,
     snapshot_seconds: u32,
     control: bool,
+    claimer_rounds: u32,
     overload_seconds: u32,
     overload_loads: &'static [f64],
     overload_spread: &'static [bool],
@@ -164,6 +169,7 @@ impl Sizes {
         claims: ClaimBenchArgs { samples: 300, blocked: 20_000, tenants: 1_000 },
         snapshot_seconds: 30,
         control: false,
+        claimer_rounds: 3,
         overload_seconds: 5,
         overload_loads: &[1.0, 5.0],
         overload_spread: &[false],
@@ -180,6 +186,7 @@ impl Sizes {
         claims: ClaimBenchArgs { samples: 1_000, blocked: 100_000, tenants: 5_000 },
         snapshot_seconds: 60,
         control: true,
+        claimer_rounds: 15,
         overload_seconds: 30,
         overload_loads: &[0.5, 1.0, 2.0, 5.0],
         overload_spread: &[false, true],
@@ -204,6 +211,7 @@ fn suite(sizes: Sizes) -> Vec<Part> {
     let mut parts = vec![
         Part::Store(backlog, 8),
         Part::Store(store, 1),
+        Part::Claimers(ClaimersBenchArgs { rounds: sizes.claimer_rounds, ..ClaimersBenchArgs::default() }),
         Part::Http(HttpBenchArgs {
             connections: 256,
             seconds: sizes.http_seconds,

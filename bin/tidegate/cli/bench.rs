@@ -44,6 +44,8 @@ pub(crate) struct GroundArgs {
 pub(crate) enum BenchCommand {
     /// Admission, claim and settlement through the store, beside plain SQL.
     Store(StoreBenchArgs),
+    /// Claim and settlement by ever more sessions with few slots each.
+    Claimers(ClaimersBenchArgs),
     /// The same under steady load while somebody holds an old snapshot, beside a plain queue.
     Snapshot(SnapshotBenchArgs),
     /// Submissions over HTTP, beside a bare handler that keeps one narrow row.
@@ -86,6 +88,29 @@ pub(crate) struct StoreBenchArgs {
     /// Also measure claim and settlement before so many other waiting tasks.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=5_000_000))]
     pub(crate) backlog: u32,
+}
+
+/// `bench claimers`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ClaimersBenchArgs {
+    /// Tasks that each number of sessions claims and settles in one round.
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1_000..=1_000_000))]
+    pub(crate) tasks: u32,
+    /// Rounds; each number of sessions has its turn in each, and medians are told. One more goes before them to warm up.
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: u32,
+    /// Numbers of worker sessions. Each session has a connection of its own.
+    #[arg(long, value_name = "N,…", default_value = "1,2,5,10,20,50", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) sessions: Vec<u32>,
+    /// Slots of each session: the most that it claims and settles in one turn.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=500))]
+    pub(crate) slots: u32,
+}
+
+impl Default for ClaimersBenchArgs {
+    fn default() -> Self {
+        Self { tasks: 5_000, rounds: 7, sessions: vec![1, 2, 5, 10, 20, 50], slots: 16 }
+    }
 }
 
 /// `bench snapshot`.

@@ -18,12 +18,15 @@ mod head_of_line;
 mod inspecting;
 mod keeping;
 mod lifecycle;
-mod permits;
 mod lines;
+mod permits;
 mod plans;
 mod policy;
 mod quarantine;
 mod reading;
+mod refilled;
+mod snapshots;
+mod sweeping;
 mod workers;
 
 use std::time::{Duration, Instant};
