@@ -62,6 +62,33 @@ async fn the_store_is_held_against_plain_sql_and_nothing_stays() {
 }
 
 #[tokio::test]
+async fn claims_are_measured_past_what_may_not_run() {
+    let database = TestDb::new().await;
+    let report = bench(&database, &["claim", "--samples", "10", "--blocked", "200", "--tenants", "20"]).await;
+    let section = &report["sections"][0];
+    for blocked in ["in one flow for a full peer", "of 20 tenants for a full peer", "of 20 capped tenants"] {
+        let figure = figure(section, &format!("claim p99, 200 {blocked}"));
+        assert!(is_positive(&figure["value"]) && is_positive(&figure["ratio"]), "{figure}");
+    }
+    assert_eq!(relations(&database).await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn ever_more_claimers_are_held_against_the_best_number_of_them() {
+    let database = TestDb::new().await;
+    let report = bench(&database, &["claimers", "--tasks", "1000", "--rounds", "1", "--sessions", "1,2,6"]).await;
+    let section = &report["sections"][0];
+    for what in ["1 session", "2 sessions", "6 sessions"] {
+        assert!(is_positive(&figure(section, what)["value"]), "{section}");
+    }
+    let most = section["figures"].as_array().unwrap().last().unwrap();
+    assert!(is_positive(&most["ratio"]) && most["met"].is_boolean(), "{most}");
+    let notes = section["notes"].as_array().unwrap();
+    assert!(notes.contains(&"no turn failed, and the database ended no deadlock".into()), "{section}");
+    assert_eq!(relations(&database).await, Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn submissions_over_http_are_held_against_a_bare_handler() {
     let database = TestDb::new().await;
     let report = bench(&database, &["http", "--connections", "8", "--seconds", "1", "--rounds", "1"]).await;

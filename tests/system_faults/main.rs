@@ -2,7 +2,7 @@
 //! processes that are killed or frozen, networks that go silent, databases that are slow, callers that hang up.
 //!
 //! Each test ends with the same question ([`verdict::assert_sound`]): has every task ended once, is nothing left running
-//! or open, and does every counter say what the rows say? `verdict` also shows that the question can be answered with
+//! or open, and does every counter say what the rows say? `verdict_twin` shows that the question can be answered with
 //! no. Every case has a form of some seconds, and its full size under `bin/test --long`.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
@@ -21,3 +21,4 @@ mod starve;
 mod storm;
 mod tool;
 mod verdict;
+mod verdict_twin;

@@ -4,6 +4,8 @@
 //! comparison take turns, and medians are told.
 
 mod child;
+mod claim;
+mod claimers;
 mod counter;
 mod cpu;
 mod ground;
@@ -19,8 +21,8 @@ mod store;
 use std::time::Duration;
 
 use crate::cli::{
-    BareArgs, BenchArgs, BenchCommand, Global, HttpBenchArgs, OverloadBenchArgs, PickupBenchArgs, SnapshotBenchArgs,
-    StoreBenchArgs,
+    BareArgs, BenchArgs, BenchCommand, ClaimBenchArgs, ClaimersBenchArgs, Global, HttpBenchArgs, OverloadBenchArgs,
+    PickupBenchArgs, SnapshotBenchArgs, StoreBenchArgs,
 };
 use crate::config::{Log, LogFormat};
 use crate::exit::{Exit, Failure};
@@ -86,8 +88,10 @@ async fn measure(ground: &Ground, arguments: &BenchArgs, output: &mut Output) ->
     for part in parts(arguments.what.as_ref()) {
         let sections = match &part {
             Part::Store(arguments, flows) => one(store::run(ground, arguments, *flows, &progress).await),
+            Part::Claimers(arguments) => one(claimers::run(ground, arguments, &progress).await),
             Part::Http(arguments) => one(http::run(ground, arguments, &progress).await),
             Part::Pickup(arguments) => one(pickup::run(ground, arguments, &progress).await),
+            Part::Claim(arguments) => one(claim::run(ground, arguments, &progress).await),
             Part::Snapshot(arguments) => one(snapshot::run(ground, arguments, &progress).await),
             Part::Overload(arguments) => overload::run(ground, arguments, &progress).await,
         };
@@ -106,8 +110,10 @@ fn one(section: Result<report::Section, Failure>) -> Result<Vec<report::Section>
 /// One measurement of a run.
 enum Part {
     Store(StoreBenchArgs, u32),
+    Claimers(ClaimersBenchArgs),
     Http(HttpBenchArgs),
     Pickup(PickupBenchArgs),
+    Claim(ClaimBenchArgs),
     Snapshot(SnapshotBenchArgs),
     Overload(OverloadBenchArgs),
 }
@@ -116,8 +122,10 @@ enum Part {
 fn parts(what: Option<&BenchCommand>) -> Vec<Part> {
     match what {
         Some(BenchCommand::Store(store)) => each_flow(store).collect(),
+        Some(BenchCommand::Claimers(claimers)) => vec![Part::Claimers(claimers.clone())],
         Some(BenchCommand::Http(http)) => vec![Part::Http(http.clone())],
         Some(BenchCommand::Pickup(pickup)) => vec![Part::Pickup(pickup.clone())],
+        Some(BenchCommand::Claim(claim)) => vec![Part::Claim(claim.clone())],
         Some(BenchCommand::Snapshot(snapshot)) => vec![Part::Snapshot(snapshot.clone())],
         Some(BenchCommand::Overload(overload)) => vec![Part::Overload(overload.clone())],
         Some(BenchCommand::Full) => suite(Sizes::FULL),
@@ -139,8 +147,10 @@ struct Sizes {
     http_rounds: u32,
     samples: u32,
     idle: Duration,
+    claims: ClaimBenchArgs,
     snapshot_seconds: u32,
     control: bool,
+    claimer_rounds: u32,
     overload_seconds: u32,
     overload_loads: &'static [f64],
     overload_spread: &'static [bool],
@@ -156,8 +166,10 @@ impl Sizes {
         http_rounds: 7,
         samples: 300,
         idle: Duration::from_secs(10),
+        claims: ClaimBenchArgs { samples: 300, blocked: 20_000, tenants: 1_000 },
         snapshot_seconds: 30,
         control: false,
+        claimer_rounds: 3,
         overload_seconds: 5,
         overload_loads: &[1.0, 5.0],
         overload_spread: &[false],
@@ -171,8 +183,10 @@ impl Sizes {
         http_rounds: 15,
         samples: 1_000,
         idle: Duration::from_secs(20),
+        claims: ClaimBenchArgs { samples: 1_000, blocked: 100_000, tenants: 5_000 },
         snapshot_seconds: 60,
         control: true,
+        claimer_rounds: 15,
         overload_seconds: 30,
         overload_loads: &[0.5, 1.0, 2.0, 5.0],
         overload_spread: &[false, true],
@@ -197,6 +211,7 @@ fn suite(sizes: Sizes) -> Vec<Part> {
     let mut parts = vec![
         Part::Store(backlog, 8),
         Part::Store(store, 1),
+        Part::Claimers(ClaimersBenchArgs { rounds: sizes.claimer_rounds, ..ClaimersBenchArgs::default() }),
         Part::Http(HttpBenchArgs {
             connections: 256,
             seconds: sizes.http_seconds,
@@ -205,6 +220,7 @@ fn suite(sizes: Sizes) -> Vec<Part> {
             server: None,
         }),
         Part::Pickup(PickupBenchArgs { samples: sizes.samples, idle: sizes.idle }),
+        Part::Claim(sizes.claims),
         Part::Snapshot(SnapshotBenchArgs {
             seconds: sizes.snapshot_seconds,
             waiting: 5_000,

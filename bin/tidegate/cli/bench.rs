@@ -44,12 +44,16 @@ pub(crate) struct GroundArgs {
 pub(crate) enum BenchCommand {
     /// Admission, claim and settlement through the store, beside plain SQL.
     Store(StoreBenchArgs),
+    /// Claim and settlement by ever more sessions with few slots each.
+    Claimers(ClaimersBenchArgs),
     /// The same under steady load while somebody holds an old snapshot, beside a plain queue.
     Snapshot(SnapshotBenchArgs),
     /// Submissions over HTTP, beside a bare handler that keeps one narrow row.
     Http(HttpBenchArgs),
     /// How soon an idle worker starts a task, and what idleness costs.
     Pickup(PickupBenchArgs),
+    /// What a claim costs while very much waits that may not run: for a full peer, and of capped tenants.
+    Claim(ClaimBenchArgs),
     /// More load than there is capacity: what is still done in time, beside a plain queue.
     Overload(OverloadBenchArgs),
     /// All of them in full size: about half an hour.
@@ -84,6 +88,29 @@ pub(crate) struct StoreBenchArgs {
     /// Also measure claim and settlement before so many other waiting tasks.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=5_000_000))]
     pub(crate) backlog: u32,
+}
+
+/// `bench claimers`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ClaimersBenchArgs {
+    /// Tasks that each number of sessions claims and settles in one round.
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1_000..=1_000_000))]
+    pub(crate) tasks: u32,
+    /// Rounds; each number of sessions has its turn in each, and medians are told. One more goes before them to warm up.
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: u32,
+    /// Numbers of worker sessions. Each session has a connection of its own.
+    #[arg(long, value_name = "N,…", default_value = "1,2,5,10,20,50", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) sessions: Vec<u32>,
+    /// Slots of each session: the most that it claims and settles in one turn.
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=500))]
+    pub(crate) slots: u32,
+}
+
+impl Default for ClaimersBenchArgs {
+    fn default() -> Self {
+        Self { tasks: 5_000, rounds: 7, sessions: vec![1, 2, 5, 10, 20, 50], slots: 16 }
+    }
 }
 
 /// `bench snapshot`.
@@ -133,6 +160,20 @@ pub(crate) struct PickupBenchArgs {
     /// How long the idle system is watched.
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration::parse)]
     pub(crate) idle: Duration,
+}
+
+/// `bench claim`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ClaimBenchArgs {
+    /// Claims that are measured each time, of one task each.
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    pub(crate) samples: u32,
+    /// Tasks that wait and may not run.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(10..=5_000_000))]
+    pub(crate) blocked: u32,
+    /// Tenants that they are spread over.
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) tenants: u32,
 }
 
 /// `bench overload`.

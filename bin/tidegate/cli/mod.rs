@@ -17,8 +17,8 @@ use crate::config::{LogFormat, Secret};
 
 pub(crate) use audit::AuditArgs;
 pub(crate) use bench::{
-    BareArgs, BenchArgs, BenchCommand, GroundArgs, HttpBenchArgs, OverloadBenchArgs, PickupBenchArgs,
-    SnapshotBenchArgs, StoreBenchArgs,
+    BareArgs, BenchArgs, BenchCommand, ClaimBenchArgs, ClaimersBenchArgs, GroundArgs, HttpBenchArgs, OverloadBenchArgs,
+    PickupBenchArgs, SnapshotBenchArgs, StoreBenchArgs,
 };
 pub(crate) use client::{AskedPriority, CancelArgs, Connection, ExplainArgs, GetArgs, ListArgs, SubmitArgs};
 pub(crate) use operator::{

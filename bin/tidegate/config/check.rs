@@ -145,6 +145,8 @@ impl Check {
         self.range("keeper.reap_interval_ms", keeper.reap_interval_ms, 10..=HOUR_MS);
         self.range("keeper.audit_interval_ms", keeper.audit_interval_ms, 100..=DAY_MS);
         self.range("keeper.prune_interval_ms", keeper.prune_interval_ms, 100..=DAY_MS);
+        self.range("keeper.snapshot_interval_ms", keeper.snapshot_interval_ms, 100..=DAY_MS);
+        self.range("keeper.snapshot_alert_ms", keeper.snapshot_alert_ms, 100..=30 * DAY_MS);
     }
 
     fn retention(&mut self, config: &Config) {

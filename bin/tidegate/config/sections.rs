@@ -62,6 +62,8 @@ pub(crate) struct Keeper {
     pub(crate) reap_interval_ms: u64,
     pub(crate) audit_interval_ms: u64,
     pub(crate) prune_interval_ms: u64,
+    pub(crate) snapshot_interval_ms: u64,
+    pub(crate) snapshot_alert_ms: u64,
     pub(crate) metrics_listen: Option<Listen>,
 }
 

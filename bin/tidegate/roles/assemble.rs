@@ -122,6 +122,8 @@ pub(super) async fn keep(config: &Config, store: &Store, stop: CancellationToken
         reap_interval: ms(keeper.reap_interval_ms),
         audit_interval: ms(keeper.audit_interval_ms),
         prune_interval: ms(keeper.prune_interval_ms),
+        snapshot_interval: ms(keeper.snapshot_interval_ms),
+        snapshot_alert: ms(keeper.snapshot_alert_ms),
     };
     tidegate_keeper::keep(store.clone(), options, stop).await;
 }

@@ -276,10 +276,12 @@ impl ClaimRoom {
     }
 
     /// Charges a tenant for a run, in the class in which it competed. Returns how far behind the floor it was.
-    fn charge(&mut self, tenant: usize, class: Class, run_ms: i64) -> i64 {
-        let at = class as usize;
-        let TenantRoom { weight, turns, .. } = &mut self.tenants[tenant];
-        let lag_us = MAX_LAG_US.max(run_ms.saturating_mul(1_000 * MAX_LAG_RUNS));
+    fn charge(&mut self, flow: &FlowHead, class: Class) -> i64 {
+        let (at, run_ms) = (class as usize, flow.run_ms);
+        let TenantRoom { weight, turns, .. } = &mut self.tenants[flow.tenant];
+        // Where it was promoted to, it may never have been: it is behind for want of work there, not for having waited.
+        let least_us = if class == flow.class { MAX_LAG_US } else { 0 };
+        let lag_us = least_us.max(run_ms.saturating_mul(1_000 * MAX_LAG_RUNS));
         let lag = virtual_cost(lag_us / 1_000, *weight);
         let behind = self.floors[at].saturating_sub(turns[at]).max(0);
         let start = turns[at].max(self.floors[at].saturating_sub(lag));
@@ -395,7 +397,7 @@ impl Choice<'_> {
         match self.room.check(flow, &task, self.now) {
             Ok(draw) => {
                 self.room.start(flow, draw, self.now);
-                let behind_us = self.room.charge(flow.tenant, class, flow.run_ms);
+                let behind_us = self.room.charge(flow, class);
                 self.chosen.start.push(Start { flow: at, task: n, charged_in: class, draw, behind_us });
                 None
             }

@@ -1,8 +1,10 @@
 //! Background upkeep: expire what waits too long, reap the leases of dead workers, promote what is due, carry on cancels,
-//! audit the counters, and prune what has been kept long enough.
+//! audit the counters, prune what has been kept long enough, and watch for old snapshots.
 //!
 //! Any number of keepers may run at once, in every API process or on their own: each job is a guarded statement under
 //! the cell's row, so two that try the same find nothing left to do. No leader is needed, so none can be lost.
+
+mod snapshots;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +28,10 @@ pub struct KeeperOptions {
     pub audit_interval: Duration,
     /// How often what has been kept long enough is pruned.
     pub prune_interval: Duration,
+    /// How often snapshots that somebody holds are looked for.
+    pub snapshot_interval: Duration,
+    /// How long one is held before it is warned of.
+    pub snapshot_alert: Duration,
 }
 
 impl Default for KeeperOptions {
@@ -36,6 +42,8 @@ impl Default for KeeperOptions {
             reap_interval: Duration::from_secs(1),
             audit_interval: Duration::from_secs(60),
             prune_interval: Duration::from_secs(60),
+            snapshot_interval: Duration::from_secs(20),
+            snapshot_alert: Duration::from_secs(30),
         }
     }
 }
@@ -73,6 +81,7 @@ pub async fn keep(store: Store, options: KeeperOptions, shutdown: CancellationTo
     job!("cancel", |store, _options| cancel(store, told.clone()));
     job!("audit", |store, options| audit(store, options));
     job!("prune", |store, options| prune(store, options));
+    job!("snapshots", |store, options| snapshots::watch(store, options));
     tracker.close();
     tracker.wait().await;
 }

@@ -23,6 +23,10 @@ const MAX_FLOWS: usize = 512;
 /// Flows of each line that a claim visits beyond what it wants, for those that have no room.
 const SPARE_FLOWS: usize = 16;
 
+/// How far below the floor of its class a flow may stand that comes to have something waiting, in microseconds of
+/// virtual time, as `ledger.sql` says.
+pub(crate) const MAX_BELOW_FLOOR_US: i64 = 1_000_000;
+
 /// Flows of one class, kind and peer: they have room or not as one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Line {
@@ -62,6 +66,8 @@ pub(crate) struct Open {
     pub(crate) flows: usize,
     /// Tenants that are paused.
     pub(crate) paused: Vec<String>,
+    /// Whether this worker may take a task that was lost twice.
+    pub(crate) suspects: bool,
     /// In how many milliseconds a peer that is passed over may be given something.
     pub(crate) again_in_ms: Option<u64>,
 }
@@ -105,12 +111,12 @@ impl Limited {
     }
 
     /// Where a look for `want` tasks goes, where so many of this turn's reports may still give room back. The kinds in
-    /// `full` have no room in this worker.
-    pub(crate) fn open(&self, want: usize, reports: usize, full: &[String]) -> Open {
+    /// `full` have no room in this worker, and suspects only with `suspects`.
+    pub(crate) fn open(&self, want: usize, reports: usize, full: &[String], suspects: bool) -> Open {
         let back = i64::try_from(reports).unwrap_or(i64::MAX);
         let running = self.running.map(|running| (running - back).max(0));
         let caps = SlotCaps::of(&self.policy.limits, self.slots);
-        let mut open = Open::default();
+        let mut open = Open { suspects, ..Open::default() };
         let mut closed: HashMap<&str, bool> = HashMap::new();
         for peer in &self.peers {
             let ready = self.peer(peer, back, 0).map_or(Some(0), |room| room.ready_in_ms(self.now));

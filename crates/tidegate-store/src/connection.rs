@@ -17,6 +17,8 @@ use tokio::time::timeout;
 
 use crate::error::StoreError;
 
+/// The name of our sessions in the database's statistics.
+pub(crate) const APPLICATION: &str = "tidegate";
 /// How long a connection that waited is taken to be alive without asking.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// The longest that such a question may take.
@@ -323,7 +325,7 @@ pub(crate) async fn call<T>(
 
 pub(crate) fn connect_options(url: &str) -> Result<PgConnectOptions, StoreError> {
     let options = PgConnectOptions::from_str(url).map_err(StoreError::BadUrl)?;
-    Ok(options.application_name("tidegate").disable_statement_logging())
+    Ok(options.application_name(APPLICATION).disable_statement_logging())
 }
 
 /// The statements that begin a transaction. The planner is held to index scans and nested loops with a plan made

@@ -42,10 +42,13 @@ const ANY_LOST: &str = "SELECT EXISTS (SELECT FROM tidegate.lease l WHERE NOT EX
     (SELECT FROM tidegate.heartbeat h WHERE h.session_id = l.session_id AND h.expires_ms > (SELECT tidegate.now_ms())))";
 const FORGET_EXPIRED: &str = "DELETE FROM tidegate.heartbeat h WHERE h.expires_ms <= (SELECT tidegate.now_ms()) \
     AND NOT EXISTS (SELECT FROM tidegate.lease l WHERE l.session_id = h.session_id)";
-const LATE_QUEUED: &str = "SELECT tidegate.now_ms() AS now_ms, r.* FROM tidegate.ready r \
-    WHERE r.deadline_ms > $1 AND r.deadline_ms <= (SELECT tidegate.now_ms()) ORDER BY r.deadline_ms LIMIT $2";
-const LATE_DEFERRED: &str = "SELECT tidegate.now_ms() AS now_ms, d.* FROM tidegate.deferred d \
-    WHERE d.deadline_ms > $1 AND d.deadline_ms <= (SELECT tidegate.now_ms()) ORDER BY d.deadline_ms LIMIT $2";
+// The clock is told where nothing is late too, and the second look uses that of the first: up to there, and not a moment
+// further, all is seen.
+const LATE_QUEUED: &str = "SELECT n.now_ms, r.* FROM (SELECT tidegate.now_ms() AS now_ms) n \
+    LEFT JOIN LATERAL (SELECT r.* FROM tidegate.ready r \
+        WHERE r.deadline_ms > $1 AND r.deadline_ms <= n.now_ms ORDER BY r.deadline_ms LIMIT $2) r ON true";
+const LATE_DEFERRED: &str = "SELECT d.* FROM tidegate.deferred d \
+    WHERE d.deadline_ms > $1 AND d.deadline_ms <= $3 ORDER BY d.deadline_ms LIMIT $2";
 
 /// When something is due next, by the database's clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -101,15 +104,16 @@ impl Store {
     /// that none is left.
     pub async fn expire_waiting(&self, swept: Swept) -> Result<(usize, Swept), StoreError> {
         let mut tx = self.inner_ref().connections.begin(true).await?;
-        let queued =
-            tx.call(|conn| sqlx::query(LATE_QUEUED).bind(swept.deadline).bind(SWEEP as i64).fetch_all(conn)).await?;
+        let (from, most) = (swept.deadline, SWEEP as i64);
+        let mut queued = tx.call(|conn| sqlx::query(LATE_QUEUED).bind(from).bind(most).fetch_all(conn)).await?;
+        let now: EpochMs = queued.first().map(|row| row.try_get("now_ms")).transpose()?.unwrap_or(from);
+        // Where none is late there is a row with the clock alone.
+        queued.retain(|row| row.try_get::<Uuid, _>("task_id").is_ok());
         let deferred =
-            tx.call(|conn| sqlx::query(LATE_DEFERRED).bind(swept.deadline).bind(SWEEP as i64).fetch_all(conn)).await?;
+            tx.call(|conn| sqlx::query(LATE_DEFERRED).bind(from).bind(most).bind(now).fetch_all(conn)).await?;
         let mut changes = Changes::default();
-        let mut now = 0;
         for (rows, from) in [(&queued, Status::Queued), (&deferred, Status::Deferred)] {
             for row in rows {
-                now = row.try_get("now_ms")?;
                 self.end_late(row, from, now, &mut changes, &mut tx).await?;
             }
         }

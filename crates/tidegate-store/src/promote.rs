@@ -24,8 +24,10 @@ use crate::store::Store;
 /// How long a reserved slot waits for its worker.
 pub(crate) const RESERVED_MS: i64 = 1_000;
 
-const DUE_DEFERRED: &str = "SELECT tidegate.now_ms() AS now_ms, d.* FROM tidegate.deferred d \
-    WHERE d.eligible_ms >= $1 AND (d.eligible_ms, d.rank, d.task_id) > ($1, $3, $4) AND d.eligible_ms <= (SELECT tidegate.now_ms()) \
+// One clock for what is found and for what is told of it: up to there, and not a moment further, all is seen.
+const DUE_DEFERRED: &str = "WITH n AS MATERIALIZED (SELECT tidegate.now_ms() AS now_ms) \
+    SELECT (SELECT n.now_ms FROM n) AS now_ms, d.* FROM tidegate.deferred d \
+    WHERE d.eligible_ms >= $1 AND (d.eligible_ms, d.rank, d.task_id) > ($1, $3, $4) AND d.eligible_ms <= (SELECT n.now_ms FROM n) \
     ORDER BY d.eligible_ms, d.rank, d.task_id LIMIT $2";
 const RESERVED: &str = "SELECT tidegate.now_ms() AS now_ms, r.* FROM tidegate.flow f \
     JOIN tidegate.active_flow a ON a.flow_id = f.id \
@@ -79,7 +81,9 @@ impl Store {
             self.finish(changes, tx, now).await?;
         }
         let complete = swept.passed.is_none() && passed.is_none() && count == rows.len();
-        let eligible = if complete { now } else { swept.eligible };
+        // The facts were read a moment later, when more may have been due than was looked at.
+        let looked = rows.first().filter(|_| complete).map(|row| row.try_get("now_ms")).transpose()?;
+        let eligible = looked.unwrap_or(swept.eligible);
         Ok((count, Swept { eligible, passed, ..swept }))
     }
 

@@ -92,7 +92,8 @@ struct State {
     /// A transaction broke while committing, or its records could not be read: there may be leases nobody knows of.
     unsure: bool,
     /// The virtual time below which nothing stands in a line, as far as this session knows: what comes into a line stands
-    /// at the floor of its class or above, and floors only rise.
+    /// no more than [`MAX_BELOW_FLOOR_US`](crate::claim_room::MAX_BELOW_FLOOR_US) below the floor of its class, and
+    /// floors only rise.
     first_in: HashMap<Line, i64>,
     /// How much of what is wanted a look reads, above [`READ_PERCENT`]. Grows where looks stop short.
     read_more: i64,
@@ -212,7 +213,9 @@ impl Session {
         let reports: Vec<&Report> = reports.iter().chain(&late.told).collect();
         let of_kinds = self.left_of_kinds(&reports);
         let full: Vec<String> = of_kinds.iter().filter(|(_, left)| *left <= 0).map(|(kind, _)| kind.clone()).collect();
-        let open = limited.as_ref().map(|limited| limited.open(want, reports.len(), &full)).unwrap_or_default();
+        let suspects = self.may_take_suspect(&reports);
+        let open =
+            limited.as_ref().map(|limited| limited.open(want, reports.len(), &full, suspects)).unwrap_or_default();
         let mut changes = Changes::default();
         let (mut settled, mut now) = (vec![Settled::LeaseLost; reports.len()], None);
         let mut beside = None;
@@ -224,8 +227,7 @@ impl Session {
         let mut claim = Claim::default();
         if let Some(limited) = &limited {
             let looked = beside.as_mut().map(|beside| std::mem::take(&mut beside.1));
-            let claiming =
-                Claiming { session: self, want, limited, open: &open, of_kinds: &of_kinds, reports: &reports };
+            let claiming = Claiming { session: self, want, limited, open: &open, of_kinds: &of_kinds };
             claim = claiming.claim(looked, &mut changes, &mut tx).await?;
             now = Some(now.unwrap_or(claim.now));
         }
@@ -303,7 +305,7 @@ impl Session {
     }
 
     /// Whether this worker may take a task that was lost twice: it runs no other, once these have ended.
-    pub(crate) fn may_take_suspect(&self, ending: &[&Report]) -> bool {
+    fn may_take_suspect(&self, ending: &[&Report]) -> bool {
         let state = self.state();
         !state.held.iter().any(|((id, fence), (_, suspect))| {
             *suspect && !ending.iter().any(|report| report.id == *id && report.fence == *fence)
@@ -428,6 +430,7 @@ impl Session {
                 .bind(open.lines.iter().map(|line| line.peer.clone()).collect::<Vec<_>>())
                 .bind(first)
                 .bind(open.paused.clone())
+                .bind(open.suspects)
                 .fetch_all(conn)
         })
         .await

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -40,6 +40,9 @@ pub struct FaultProxy {
     task: JoinHandle<()>,
 }
 
+/// A text that marks the connections whose client has sent it, in one piece.
+type Mark = Option<&'static str>;
+
 /// The state of the network. Connections are numbered as they come, so an event can be for those of before only.
 #[derive(Debug, Clone, Copy)]
 struct Network {
@@ -49,6 +52,8 @@ struct Network {
     left: Option<u64>,
     cut_up_to: u64,
     stranded_up_to: u64,
+    /// Whether connections that are marked are silent.
+    marked_silent: bool,
 }
 
 impl FaultProxy {
@@ -57,13 +62,24 @@ impl FaultProxy {
     /// # Panics
     /// If no port can be had.
     pub async fn start(upstream: impl Into<String>) -> Self {
+        FaultProxy::start_marking(upstream, None).await
+    }
+
+    async fn start_marking(upstream: impl Into<String>, mark: Mark) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.unwrap_or_else(|error| panic!("a port for a fault proxy: {error}"));
         let address = listener.local_addr().unwrap_or_else(|error| panic!("the address of a fault proxy: {error}"));
-        let start = Network { fault: Fault::None, opened: 0, left: None, cut_up_to: 0, stranded_up_to: 0 };
+        let start = Network {
+            fault: Fault::None,
+            opened: 0,
+            left: None,
+            cut_up_to: 0,
+            stranded_up_to: 0,
+            marked_silent: false,
+        };
         let network = watch::Sender::new(start);
         let open = Arc::new(AtomicUsize::new(0));
-        let task = tokio::spawn(accept(listener, upstream.into(), network.clone(), Arc::clone(&open)));
+        let task = tokio::spawn(accept(listener, upstream.into(), mark, network.clone(), Arc::clone(&open)));
         FaultProxy { address, network, open, task }
     }
 
@@ -72,9 +88,23 @@ impl FaultProxy {
     /// # Panics
     /// If the URL has no host to connect to by TCP.
     pub async fn for_database(url: &str) -> (Self, String) {
+        FaultProxy::for_database_marking(url, None).await
+    }
+
+    /// The same; connections on which `text` is sent are marked from then on, for [`FaultProxy::silence_marked`]. A
+    /// statement is sent whole when a connection runs it for the first time, so part of it marks those that run it.
+    ///
+    /// # Panics
+    /// As [`FaultProxy::for_database`].
+    pub async fn for_database_with(url: &str, text: &'static str) -> (Self, String) {
+        FaultProxy::for_database_marking(url, Some(text)).await
+    }
+
+    async fn for_database_marking(url: &str, mark: Mark) -> (Self, String) {
         let mut url = Url::parse(url).unwrap_or_else(|error| panic!("a database URL: {error}"));
         let Some(host) = url.host_str() else { panic!("the database URL has no host: {url}") };
-        let proxy = FaultProxy::start(format!("{host}:{}", url.port().unwrap_or(POSTGRES_PORT))).await;
+        let upstream = format!("{host}:{}", url.port().unwrap_or(POSTGRES_PORT));
+        let proxy = FaultProxy::start_marking(upstream, mark).await;
         let replaced = url.set_ip_host(proxy.address.ip()).and_then(|()| url.set_port(Some(proxy.address.port())));
         assert!(replaced.is_ok(), "the database URL cannot be rewritten: {url}");
         (proxy, url.into())
@@ -115,6 +145,11 @@ impl FaultProxy {
         self.network.send_modify(|network| network.stranded_up_to = network.opened);
     }
 
+    /// Makes the connections that are marked silent, those to come too, or lets them speak again. All others go on.
+    pub fn silence_marked(&self, silent: bool) {
+        self.network.send_modify(|network| network.marked_silent = silent);
+    }
+
     /// How many connections are open.
     pub fn open_connections(&self) -> usize {
         self.open.load(Ordering::SeqCst)
@@ -127,7 +162,13 @@ impl Drop for FaultProxy {
     }
 }
 
-async fn accept(listener: TcpListener, upstream: String, network: watch::Sender<Network>, open: Arc<AtomicUsize>) {
+async fn accept(
+    listener: TcpListener,
+    upstream: String,
+    mark: Mark,
+    network: watch::Sender<Network>,
+    open: Arc<AtomicUsize>,
+) {
     // Dropped with this task, which ends them all.
     let mut connections = JoinSet::new();
     loop {
@@ -139,7 +180,8 @@ async fn accept(listener: TcpListener, upstream: String, network: watch::Sender<
                     network.opened += 1;
                     number = network.opened;
                 });
-                let line = Line { number, network: network.subscribe(), control: network.clone() };
+                let marked = Arc::default();
+                let line = Line { number, mark, marked, network: network.subscribe(), control: network.clone() };
                 connections.spawn(connect(client, upstream.clone(), line, OpenCount::new(&open)));
             }
             Some(_) = connections.join_next() => {}
@@ -167,6 +209,8 @@ impl Drop for OpenCount {
 #[derive(Clone)]
 struct Line {
     number: u64,
+    mark: Mark,
+    marked: Arc<AtomicBool>,
     network: watch::Receiver<Network>,
     control: watch::Sender<Network>,
 }
@@ -178,17 +222,27 @@ impl Line {
 
     /// Returns when something may pass, having held it back for as long as it takes.
     async fn pass(&mut self) {
-        let number = self.number;
-        let passes = self
-            .network
-            .wait_for(|network| network.fault != Fault::Blackhole && network.stranded_up_to < number)
-            .await
-            .map(|network| network.fault);
+        let (number, marked) = (self.number, &self.marked);
+        let silent = |network: &Network| {
+            network.fault == Fault::Blackhole
+                || network.stranded_up_to >= number
+                || network.marked_silent && marked.load(Ordering::SeqCst)
+        };
+        let passes = self.network.wait_for(|network| !silent(network)).await.map(|network| network.fault);
         match passes {
             Ok(Fault::Delay(delay)) => tokio::time::sleep(delay).await,
             Ok(_) => {}
             // The proxy is gone and this task about to be.
             Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Marks the connection where the client's piece has the text.
+    fn read(&self, piece: &[u8]) {
+        if let Some(text) = self.mark
+            && piece.windows(text.len()).any(|window| window == text.as_bytes())
+        {
+            self.marked.store(true, Ordering::SeqCst);
         }
     }
 
@@ -254,7 +308,9 @@ async fn connect(client: TcpStream, upstream: String, mut line: Line, _open: Ope
 async fn forward(client: &mut TcpStream, server: &mut TcpStream, line: &Line) -> std::io::Result<()> {
     let (client_reads, client_writes) = client.split();
     let (server_reads, server_writes) = server.split();
-    tokio::try_join!(pump(client_reads, server_writes, line.clone()), pump(server_reads, client_writes, line.clone()))?;
+    // What is marked is what a client sends.
+    let back = Line { mark: None, ..line.clone() };
+    tokio::try_join!(pump(client_reads, server_writes, line.clone()), pump(server_reads, client_writes, back))?;
     Ok(())
 }
 
@@ -266,6 +322,7 @@ async fn pump(
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let length = from.read(&mut chunk).await?;
+        line.read(&chunk[..length]);
         // The news that the other end has closed is held back like anything else.
         line.pass().await;
         if length == 0 {
@@ -418,6 +475,24 @@ mod tests {
         let started = std::time::Instant::now();
         ask(&mut stream).await.unwrap();
         assert!(started.elapsed() >= 2 * QUIET);
+    }
+
+    #[tokio::test]
+    async fn what_is_marked_can_be_silenced_alone() {
+        let db = crate::TestDb::new().await;
+        let (proxy, url) = FaultProxy::for_database_with(db.url(), "AS beat").await;
+        let connect = async || <sqlx::PgConnection as sqlx::Connection>::connect(&url).await.unwrap();
+        let (mut beating, mut other) = (connect().await, connect().await);
+        let beat = async |connection: &mut sqlx::PgConnection| {
+            let beat = sqlx::query("SELECT 1 AS beat").execute(connection);
+            tokio::time::timeout(QUIET * 5, beat).await.is_ok_and(|beat| beat.is_ok())
+        };
+        assert!(beat(&mut beating).await);
+        proxy.silence_marked(true);
+        assert!(!beat(&mut beating).await && !beat(&mut connect().await).await);
+        sqlx::query("SELECT 1 AS other").execute(&mut other).await.unwrap();
+        proxy.silence_marked(false);
+        assert!(beat(&mut connect().await).await);
     }
 
     #[tokio::test]

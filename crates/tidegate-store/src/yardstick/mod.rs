@@ -23,6 +23,10 @@ pub use plain::{Job, PlainQueue};
 /// The longest that any statement of a measurement is waited for: a checkpoint on a slow disk fits in.
 const LONGEST: Duration = Duration::from_secs(120);
 
+/// How long a session may keep what it counted to itself.
+const STATISTICS_LAG: Duration = Duration::from_millis(1_500);
+const DEADLOCKS: &str = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+
 /// The settings that decide how fast Postgres may be, and how safe it is.
 const SETTINGS: [&str; 10] = [
     "fsync",
@@ -90,6 +94,13 @@ pub async fn facts(url: &str) -> Result<Facts, StoreError> {
         settings.extend(value.map(|value| (name, value)));
     }
     Ok(Facts { version, settings })
+}
+
+/// Deadlocks that the server has ended in this database so far, as its statistics say: they lag by a second at most.
+pub async fn deadlocks(url: &str) -> Result<i64, StoreError> {
+    let mut conn = connect(url).await?;
+    tokio::time::sleep(STATISTICS_LAG).await;
+    call(LONGEST, sqlx::query_scalar(DEADLOCKS).fetch_one(&mut conn)).await
 }
 
 /// The average size of the records of tasks that wait, as Postgres stores them.

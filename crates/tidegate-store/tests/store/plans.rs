@@ -36,7 +36,7 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
         ("admit", format!("{LEDGER}{}", include_str!("../../src/admit.sql")), 62),
         ("admit plain", format!("{LEDGER}{}", include_str!("../../src/admit_plain.sql")), 47),
         ("release", include_str!("../../src/release.sql").to_owned(), 2),
-        ("look", include_str!("../../src/look.sql").to_owned(), 10),
+        ("look", include_str!("../../src/look.sql").to_owned(), 11),
         ("changes", format!("{LEDGER}{}", include_str!("../../src/changes.sql")), 61),
         ("changes plain", format!("{LEDGER}{}", include_str!("../../src/changes_plain.sql")), 48),
         ("return", include_str!("../../src/return.sql").to_owned(), 22),

@@ -143,6 +143,12 @@ impl FakeTool {
         self.desk.lock().max_in_flight
     }
 
+    /// Begins to count the most at once anew, with those that are being worked on now.
+    pub fn count_anew(&self) {
+        let mut inner = self.desk.lock();
+        inner.max_in_flight = inner.in_flight;
+    }
+
     /// Waits until nothing is being worked on.
     ///
     /// # Panics

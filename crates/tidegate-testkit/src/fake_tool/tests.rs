@@ -82,6 +82,9 @@ async fn what_hangs_is_in_flight_until_the_caller_leaves() {
     assert_eq!((tool.in_flight(), tool.max_in_flight()), (2, 2));
     drop(hung);
     poll_until(LIMIT, "the first to be given up", async || (tool.in_flight() == 1).then_some(())).await;
+    tool.count_anew();
+    assert_eq!(tool.max_in_flight(), 1);
     drop(dripped);
     tool.wait_until_idle(LIMIT).await;
+    assert_eq!(tool.max_in_flight(), 1);
 }
