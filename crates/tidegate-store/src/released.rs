@@ -10,8 +10,8 @@ use uuid::Uuid;
 use crate::error::StoreError;
 use crate::ledger::{Holding, class_of};
 
-/// Where a row of `release.sql` says which of the reports it belongs to, counted from 1.
-pub(crate) const REPORT_AT: usize = 24;
+/// The column of `release.sql` that counts the reports, from 1.
+pub(crate) const REPORT: usize = 24;
 
 /// A lease that was taken away, and what is known of the attempt it was for.
 #[derive(Debug, Clone)]
