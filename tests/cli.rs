@@ -235,6 +235,77 @@ async fn operators_list_change_and_delete_tenants_and_peers() {
 }
 
 #[tokio::test]
+async fn a_task_is_explained_in_a_sentence_and_a_table() {
+    let blocker = r#"{"kind":"tenant_limit","name":"tenants.acme.max_running","limit":4,"in_use":4,"until":null,"pause_id":null,"detail":"d"}"#;
+    let told = format!(
+        r#"{{"id":"{ID}","status":"QUEUED","reason":null,"since":"2026-11-30T08:15:00.000Z","waiting_ms":3200,"eligible_at":null,"queue_position":7,"estimated_start_ms":1500,"blockers":[{blocker}],"summary":"Queued for 3.2 s: d.","of_tomorrow":1}}"#
+    );
+    let ok = || answer("200 OK", &[], &told);
+    let (output, fake) = run(vec![ok()], &["explain", ID]).await;
+    let lines: Vec<_> = stdout(&output).lines().collect();
+    assert_eq!(lines[..3], ["Queued for 3.2 s: d.", "It is expected to start in 1.5 s.", ""], "{}", stderr(&output));
+    let words: Vec<_> = lines[4].split_whitespace().collect();
+    assert_eq!(words, ["tenant_limit", "tenants.acme.max_running", "4", "4", "-"]);
+    assert!(fake.requests()[0].starts_with(&format!("get /v1/tasks/{ID}/explain http/1.1")));
+    let (output, _fake) = run(vec![ok()], &["--json", "explain", ID, "--tenant", "acme"]).await;
+    assert_eq!(stdout(&output).trim(), told);
+    let unknown = answer("404 Not Found", &[], &problem(404, "not_found", ""));
+    let (output, _fake) = run(vec![unknown], &["explain", ID]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(command("http://127.0.0.1:1", &["explain", "x"]).output().await.unwrap().status.code(), Some(2));
+}
+
+#[tokio::test]
+async fn operators_see_who_changed_what() {
+    let entry = |target: &str, before: &str, after: &str| {
+        format!(
+            r#"{{"id":7,"at":"2026-11-30T08:15:00.000Z","actor":"local","action":"tenant.patch","target":{target},"before":{before},"after":{after}}}"#
+        )
+    };
+    let entries = [
+        entry("\"acme\"", r#"{"max_queued":5,"weight":1.0}"#, r#"{"max_queued":7,"weight":1.0}"#),
+        entry("null", "null", r#"{"weight":2}"#),
+    ];
+    let page = format!(r#"{{"entries":[{}],"next_cursor":"7"}}"#, entries.join(","));
+    let listed = || answer("200 OK", &[], &page);
+    let (output, fake) = run(vec![listed()], &["audit", "--limit", "2"]).await;
+    let lines: Vec<_> = stdout(&output).lines().collect();
+    assert!(lines[1].contains("local") && lines[1].ends_with("acme    max_queued: 5 → 7"), "{lines:?}");
+    assert!(lines[2].ends_with("-       weight: - → 2"), "{lines:?}");
+    assert!(stderr(&output).contains("more with --cursor 7"));
+    assert!(fake.requests()[0].starts_with("get /v1/admin/audit?limit=2 "), "{}", fake.requests()[0]);
+    let (output, _fake) = run(vec![listed()], &["--json", "audit", "--cursor", "9"]).await;
+    assert_eq!(stdout(&output).trim(), page);
+}
+
+#[tokio::test]
+async fn operators_list_and_drain_workers() {
+    let worker = |draining: bool| {
+        format!(
+            r#"{{"id":"{ID}","worker":"w1","kinds":["echo","sleep"],"slots":4,"running":1,"draining":{draining},"started_at":"2026-11-30T08:15:00.000Z","last_beat_at":"2026-11-30T08:16:00.000Z","expires_at":"2026-11-30T08:16:15.000Z","lease_ms":15000}}"#
+        )
+    };
+    let page = format!(r#"{{"workers":[{}],"next_cursor":"c2"}}"#, worker(false));
+    let listed = || answer("200 OK", &[], &page);
+    let (output, fake) = run(vec![listed()], &["workers", "--limit", "1"]).await;
+    let words: Vec<_> = stdout(&output).lines().nth(1).unwrap().split_whitespace().collect();
+    assert_eq!((words[0], words[4], words[7]), (ID, "working", "echo,sleep"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("more with --cursor c2"));
+    assert!(fake.requests()[0].starts_with("get /v1/admin/workers?limit=1 "), "{}", fake.requests()[0]);
+    let (output, fake) = run(vec![listed()], &["--json", "workers", "list", "--cursor", "c1"]).await;
+    assert_eq!(stdout(&output).trim(), page);
+    assert!(fake.requests()[0].starts_with("get /v1/admin/workers?limit=50&cursor=c1 "), "{}", fake.requests()[0]);
+    let drained = answer("200 OK", &[], &worker(true));
+    let (output, fake) = run(vec![drained], &["workers", "drain", ID]).await;
+    assert!(stdout(&output).contains("draining"), "{}", stderr(&output));
+    assert!(fake.requests()[0].starts_with(&format!("post /v1/admin/workers/{ID}/drain ")));
+    let unknown = answer("404 Not Found", &[], &problem(404, "not_found", ""));
+    let (output, _fake) = run(vec![unknown], &["workers", "drain", ID]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(command("http://127.0.0.1:1", &["workers", "drain"]).output().await.unwrap().status.code(), Some(2));
+}
+
+#[tokio::test]
 async fn operators_pause_and_resume() {
     let pause = format!(
         r#"{{"id":"{ID}","tenant":"acme","mode":"hold","until":null,"reason":"x","created_at":"2026-11-30T08:15:00.000Z"}}"#

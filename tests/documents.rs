@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use tidegate_core::explain::BlockerKind;
 use tidegate_core::state::{Event, next_state};
 use tidegate_core::{Reason, Status};
 
@@ -111,6 +112,14 @@ fn members(value: &serde_json::Value, into: &mut BTreeSet<String>) {
     for (name, value) in value.as_object().into_iter().flatten() {
         into.insert(name.clone());
         members(value, into);
+    }
+}
+
+#[test]
+fn the_page_about_waiting_tells_every_sort_of_blocker() {
+    let page = read("docs/explain.md");
+    for kind in BlockerKind::ALL {
+        assert!(page.contains(&format!("`{}`", kind.as_str())), "docs/explain.md does not tell of {}", kind.as_str());
     }
 }
 

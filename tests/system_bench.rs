@@ -62,6 +62,18 @@ async fn the_store_is_held_against_plain_sql_and_nothing_stays() {
 }
 
 #[tokio::test]
+async fn claims_are_measured_past_what_may_not_run() {
+    let database = TestDb::new().await;
+    let report = bench(&database, &["claim", "--samples", "10", "--blocked", "200", "--tenants", "20"]).await;
+    let section = &report["sections"][0];
+    for blocked in ["in one flow for a full peer", "of 20 tenants for a full peer", "of 20 capped tenants"] {
+        let figure = figure(section, &format!("claim p99, 200 {blocked}"));
+        assert!(is_positive(&figure["value"]) && is_positive(&figure["ratio"]), "{figure}");
+    }
+    assert_eq!(relations(&database).await, Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn ever_more_claimers_are_held_against_the_best_number_of_them() {
     let database = TestDb::new().await;
     let report = bench(&database, &["claimers", "--tasks", "1000", "--rounds", "1", "--sessions", "1,2,6"]).await;

@@ -51,6 +51,46 @@ async fn the_roles_apart_run_a_task_and_stop_when_told() {
 }
 
 #[tokio::test]
+async fn an_operator_drains_a_worker_which_finishes_and_ends_and_one_of_up_which_only_stops_serving() {
+    let database = TestDb::new().await;
+    let mut up = role(database.url(), &["up", "--listen", "127.0.0.1:0"]);
+    let url = up.wait_for_url(LIMIT).await;
+    let ask = async |arguments: &[&str]| {
+        let output = tidegate(&[&["--url", &url, "--json"], arguments].concat()).await;
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        stdout(&output)
+    };
+    let until_served_by = async |count: usize| {
+        tidegate_testkit::poll_until(LIMIT, &format!("{count} workers"), async || {
+            let listed = ask(&["workers"]).await["workers"].as_array().unwrap().clone();
+            (listed.len() == count).then_some(listed)
+        })
+        .await
+    };
+    let own = until_served_by(1).await.remove(0);
+    ask(&["workers", "drain", own["id"].as_str().unwrap()]).await;
+    until_served_by(0).await;
+    let id = ask(&["submit", "sleep", r#"{"ms":1500}"#]).await["id"].as_str().unwrap().to_owned();
+    let told = ask(&["explain", &id]).await;
+    assert_eq!((&told["status"], &told["blockers"][0]["kind"]), (&"QUEUED".into(), &"no_worker".into()), "{told}");
+
+    let mut worker = role(database.url(), &["worker", "--slots", "2"]);
+    tidegate_testkit::poll_until(LIMIT, "the task to run", async || {
+        (ask(&["explain", &id]).await["status"] == "RUNNING").then_some(())
+    })
+    .await;
+    let other = until_served_by(1).await.remove(0);
+    assert_eq!((&other["slots"], &other["running"], &other["draining"]), (&2.into(), &1.into(), &false.into()));
+    let drained = ask(&["workers", "drain", other["id"].as_str().unwrap()]).await;
+    assert_eq!(drained["draining"], true);
+    assert_eq!(worker.wait(LIMIT).await.code(), Some(0), "{}", worker.output());
+    let done = ask(&["get", &id]).await;
+    assert_eq!((&done["status"], &done["deliveries"]), (&"COMPLETED".into(), &1.into()), "{done}");
+    up.terminate();
+    assert_eq!(up.wait(LIMIT).await.code(), Some(0), "{}", up.output());
+}
+
+#[tokio::test]
 async fn a_configured_kind_calls_its_tool() {
     let database = TestDb::new().await;
     let tool = FakeTool::start().await;

@@ -92,7 +92,7 @@ impl Claimers {
             self.cell.fill(self.tasks, SUBMITTERS).await?;
             let mut sessions = Vec::new();
             for _ in 0..self.counts[at] {
-                sessions.push(Arc::new(self.cell.session(self.slots).await?));
+                sessions.push(Arc::new(self.cell.session_of(self.slots).await?));
             }
             let took = self.cell.drain_by(&sessions, self.tasks, self.slots as usize).await?;
             rates[at] = per_second(self.tasks, took);

@@ -1,5 +1,6 @@
 //! Work for the store: tasks that are submitted by many at once, and sessions that run them in no time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -7,9 +8,11 @@ use std::time::{Duration, Instant};
 use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::limits::Limits;
+use tidegate_core::peer::PeerLimits;
 use tidegate_core::settlement::Ending;
 use tidegate_core::submission::Submission;
-use tidegate_core::{Kind, Priority, Status, TenantId};
+use tidegate_core::tenant::TenantLimits;
+use tidegate_core::{Kind, PeerName, Priority, Status, TenantId};
 use tidegate_store::{
     Admission, Admitter, AdmitterOptions, Claimed, PolicyError, Report, Retention, Session, SessionSpec, Settled,
     Store, StoreError, StoreOptions, migrate, yardstick,
@@ -44,9 +47,16 @@ pub(super) struct Cell {
     payload: String,
 }
 
+/// Tenants and peers with limits of their own.
+#[derive(Default)]
+pub(super) struct Named {
+    pub(super) tenants: BTreeMap<TenantId, TenantLimits>,
+    pub(super) peers: BTreeMap<PeerName, PeerLimits>,
+}
+
 /// Puts the limits in effect.
-async fn seed(store: &Store, limits: &Limits) -> Result<(), StoreError> {
-    store.seed_policy(limits, &Default::default(), &Default::default()).await.map_err(|error| match error {
+async fn seed(store: &Store, limits: &Limits, named: &Named) -> Result<(), StoreError> {
+    store.seed_policy(limits, &named.tenants, &named.peers).await.map_err(|error| match error {
         PolicyError::Store(error) => error,
         PolicyError::Bad(bad) => StoreError::Schema(bad.to_string()),
     })
@@ -55,6 +65,17 @@ async fn seed(store: &Store, limits: &Limits) -> Result<(), StoreError> {
 impl Cell {
     /// Makes the tables and opens the door. Tasks are spread over so many kinds and priorities.
     pub(super) async fn open(url: &str, kinds: u32, priorities: u32, payload: String) -> Result<Self, Failure> {
+        Self::open_with(url, kinds, priorities, payload, &Named::default()).await
+    }
+
+    /// The same with these tenants and peers.
+    pub(super) async fn open_with(
+        url: &str,
+        kinds: u32,
+        priorities: u32,
+        payload: String,
+        named: &Named,
+    ) -> Result<Self, Failure> {
         let opened = async {
             migrate(url).await?;
             let store = Store::open(StoreOptions::new(url))?;
@@ -64,7 +85,7 @@ impl Cell {
             for class in [&mut limits.classes.critical, &mut limits.classes.standard, &mut limits.classes.background] {
                 (class.reserve, class.max_share, class.shed_at) = (0.0, 1.0, None);
             }
-            seed(&store, &limits).await?;
+            seed(&store, &limits, named).await?;
             let door = Admitter::start(&store, AdmitterOptions::default())?;
             Ok((store, door))
         };
@@ -74,8 +95,13 @@ impl Cell {
         Ok(Self { store, door, url: url.to_owned(), kinds, priorities: priorities.max(1) as usize, payload })
     }
 
+    /// Registers a worker.
+    pub(super) async fn session(&self) -> Result<Session, Failure> {
+        self.session_of(TURN as u32).await
+    }
+
     /// Registers a worker with so many slots.
-    pub(super) async fn session(&self, slots: u32) -> Result<Session, Failure> {
+    pub(super) async fn session_of(&self, slots: u32) -> Result<Session, Failure> {
         let kinds = self.kinds.iter().map(|kind| (kind.clone(), Effects::default())).collect();
         let settle_reserve = Duration::ZERO;
         let spec = SessionSpec {
@@ -91,12 +117,21 @@ impl Cell {
 
     /// Submits one task, the `n`th, and sees it accepted.
     pub(super) async fn admit(&self, n: usize) -> Result<(), Failure> {
+        self.let_in(self.submission(n)).await
+    }
+
+    /// The `n`th task.
+    pub(super) fn submission(&self, n: usize) -> Submission {
         let kind = self.kinds[n % self.kinds.len()].clone();
         let mut submission =
             Submission::new(self.store.next_id(), TenantId::default_tenant(), kind, self.payload.clone());
         let priority = FIRST_PRIORITY + n / self.kinds.len() % self.priorities;
         submission.priority = Priority::new(priority as i64).unwrap_or(Priority::DEFAULT);
         submission.timing.timeout_ms = Some(TIMEOUT_MS);
+        submission
+    }
+
+    async fn let_in(&self, submission: Submission) -> Result<(), Failure> {
         match self.door.admit(submission, Instant::now()).await {
             Ok(Admission::Decided { decision, .. }) if !decision.status.is_final() => Ok(()),
             Ok(other) => Err(Failure::Other(format!("a task was not let in: {other:?}"))),
@@ -106,18 +141,28 @@ impl Cell {
 
     /// Submits so many tasks by so many callers at once. Returns how long it took.
     pub(super) async fn fill(self: &Arc<Self>, tasks: usize, callers: usize) -> Result<Duration, Failure> {
-        let next = Arc::new(AtomicUsize::new(0));
+        self.fill_with(tasks, callers, |_, submission| submission).await
+    }
+
+    /// The same, each made what it should be, with its number, before it is submitted.
+    pub(super) async fn fill_with(
+        self: &Arc<Self>,
+        tasks: usize,
+        callers: usize,
+        made: impl Fn(usize, Submission) -> Submission + Send + Sync + 'static,
+    ) -> Result<Duration, Failure> {
+        let (next, made) = (Arc::new(AtomicUsize::new(0)), Arc::new(made));
         let mut set = JoinSet::new();
         let started = Instant::now();
         for _ in 0..callers.min(tasks) {
-            let (cell, next) = (self.clone(), next.clone());
+            let (cell, next, made) = (self.clone(), next.clone(), made.clone());
             set.spawn(async move {
                 loop {
                     let n = next.fetch_add(1, Ordering::Relaxed);
                     if n >= tasks {
                         return Ok(());
                     }
-                    cell.admit(n).await?;
+                    cell.let_in(made(n, cell.submission(n))).await?;
                 }
             });
         }

@@ -4,6 +4,7 @@
 //! comparison take turns, and medians are told.
 
 mod child;
+mod claim;
 mod claimers;
 mod counter;
 mod cpu;
@@ -20,8 +21,8 @@ mod store;
 use std::time::Duration;
 
 use crate::cli::{
-    BareArgs, BenchArgs, BenchCommand, ClaimersBenchArgs, Global, HttpBenchArgs, OverloadBenchArgs, PickupBenchArgs,
-    SnapshotBenchArgs, StoreBenchArgs,
+    BareArgs, BenchArgs, BenchCommand, ClaimBenchArgs, ClaimersBenchArgs, Global, HttpBenchArgs, OverloadBenchArgs,
+    PickupBenchArgs, SnapshotBenchArgs, StoreBenchArgs,
 };
 use crate::config::{Log, LogFormat};
 use crate::exit::{Exit, Failure};
@@ -90,6 +91,7 @@ async fn measure(ground: &Ground, arguments: &BenchArgs, output: &mut Output) ->
             Part::Claimers(arguments) => one(claimers::run(ground, arguments, &progress).await),
             Part::Http(arguments) => one(http::run(ground, arguments, &progress).await),
             Part::Pickup(arguments) => one(pickup::run(ground, arguments, &progress).await),
+            Part::Claim(arguments) => one(claim::run(ground, arguments, &progress).await),
             Part::Snapshot(arguments) => one(snapshot::run(ground, arguments, &progress).await),
             Part::Overload(arguments) => overload::run(ground, arguments, &progress).await,
         };
@@ -111,6 +113,7 @@ enum Part {
     Claimers(ClaimersBenchArgs),
     Http(HttpBenchArgs),
     Pickup(PickupBenchArgs),
+    Claim(ClaimBenchArgs),
     Snapshot(SnapshotBenchArgs),
     Overload(OverloadBenchArgs),
 }
@@ -122,6 +125,7 @@ fn parts(what: Option<&BenchCommand>) -> Vec<Part> {
         Some(BenchCommand::Claimers(claimers)) => vec![Part::Claimers(claimers.clone())],
         Some(BenchCommand::Http(http)) => vec![Part::Http(http.clone())],
         Some(BenchCommand::Pickup(pickup)) => vec![Part::Pickup(pickup.clone())],
+        Some(BenchCommand::Claim(claim)) => vec![Part::Claim(claim.clone())],
         Some(BenchCommand::Snapshot(snapshot)) => vec![Part::Snapshot(snapshot.clone())],
         Some(BenchCommand::Overload(overload)) => vec![Part::Overload(overload.clone())],
         Some(BenchCommand::Full) => suite(Sizes::FULL),
@@ -143,6 +147,7 @@ struct Sizes {
     http_rounds: u32,
     samples: u32,
     idle: Duration,
+    claims: ClaimBenchArgs,
     snapshot_seconds: u32,
     control: bool,
     claimer_rounds: u32,
@@ -161,6 +166,7 @@ impl Sizes {
         http_rounds: 7,
         samples: 300,
         idle: Duration::from_secs(10),
+        claims: ClaimBenchArgs { samples: 300, blocked: 20_000, tenants: 1_000 },
         snapshot_seconds: 30,
         control: false,
         claimer_rounds: 3,
@@ -177,6 +183,7 @@ impl Sizes {
         http_rounds: 15,
         samples: 1_000,
         idle: Duration::from_secs(20),
+        claims: ClaimBenchArgs { samples: 1_000, blocked: 100_000, tenants: 5_000 },
         snapshot_seconds: 60,
         control: true,
         claimer_rounds: 15,
@@ -213,6 +220,7 @@ fn suite(sizes: Sizes) -> Vec<Part> {
             server: None,
         }),
         Part::Pickup(PickupBenchArgs { samples: sizes.samples, idle: sizes.idle }),
+        Part::Claim(sizes.claims),
         Part::Snapshot(SnapshotBenchArgs {
             seconds: sizes.snapshot_seconds,
             waiting: 5_000,

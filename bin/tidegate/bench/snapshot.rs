@@ -242,7 +242,7 @@ async fn ours(
             Ok(())
         });
     }
-    let session = cell.session(TURN as u32).await?;
+    let session = cell.session().await?;
     parts.spawn({
         let stream = stream.clone();
         async move {

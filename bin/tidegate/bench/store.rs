@@ -113,7 +113,7 @@ impl StoreBench {
         let (mut sessions, mut claimers) = (Vec::new(), Vec::new());
         let mut queue = PlainQueue::create(url, &payload).await.map_err(raw_failed)?;
         for _ in 0..arguments.sessions {
-            sessions.push(Arc::new(cell.session(TURN as u32).await?));
+            sessions.push(Arc::new(cell.session().await?));
             claimers.push(PlainQueue::connect(url).await.map_err(raw_failed)?);
         }
         let submitters = arguments.submitters as usize;

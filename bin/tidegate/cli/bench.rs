@@ -52,6 +52,8 @@ pub(crate) enum BenchCommand {
     Http(HttpBenchArgs),
     /// How soon an idle worker starts a task, and what idleness costs.
     Pickup(PickupBenchArgs),
+    /// What a claim costs while very much waits that may not run: for a full peer, and of capped tenants.
+    Claim(ClaimBenchArgs),
     /// More load than there is capacity: what is still done in time, beside a plain queue.
     Overload(OverloadBenchArgs),
     /// All of them in full size: about half an hour.
@@ -158,6 +160,20 @@ pub(crate) struct PickupBenchArgs {
     /// How long the idle system is watched.
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = duration::parse)]
     pub(crate) idle: Duration,
+}
+
+/// `bench claim`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ClaimBenchArgs {
+    /// Claims that are measured each time, of one task each.
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    pub(crate) samples: u32,
+    /// Tasks that wait and may not run.
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(10..=5_000_000))]
+    pub(crate) blocked: u32,
+    /// Tenants that they are spread over.
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) tenants: u32,
 }
 
 /// `bench overload`.

@@ -102,6 +102,15 @@ pub(crate) struct GetArgs {
     pub(crate) connection: Connection,
 }
 
+/// `explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The task.
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+}
+
 /// `list`.
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {

@@ -1,11 +1,13 @@
 //! The command line: what can be typed.
 
+mod audit;
 mod bench;
 mod client;
 mod duration;
 mod operator;
 mod role;
 mod wait;
+mod workers;
 
 use std::path::PathBuf;
 
@@ -13,16 +15,18 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{LogFormat, Secret};
 
+pub(crate) use audit::AuditArgs;
 pub(crate) use bench::{
-    BareArgs, BenchArgs, BenchCommand, ClaimersBenchArgs, GroundArgs, HttpBenchArgs, OverloadBenchArgs,
+    BareArgs, BenchArgs, BenchCommand, ClaimBenchArgs, ClaimersBenchArgs, GroundArgs, HttpBenchArgs, OverloadBenchArgs,
     PickupBenchArgs, SnapshotBenchArgs, StoreBenchArgs,
 };
-pub(crate) use client::{AskedPriority, CancelArgs, Connection, GetArgs, ListArgs, SubmitArgs};
+pub(crate) use client::{AskedPriority, CancelArgs, Connection, ExplainArgs, GetArgs, ListArgs, SubmitArgs};
 pub(crate) use operator::{
     ConfigArgs, LimitsArgs, LimitsCommand, NamedArgs, NamedCommand, PauseArgs, ResumeArgs, Setting, SizeArgs, patch_of,
 };
 pub(crate) use role::{Database, DevPostgresArgs, DoctorArgs, KeeperArgs, MigrateArgs, ServeArgs, UpArgs, WorkerArgs};
 pub(crate) use wait::{Wait, join_wait};
+pub(crate) use workers::{WorkersArgs, WorkersCommand, WorkersPage};
 
 /// Where a server is looked for.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
@@ -85,6 +89,8 @@ pub(crate) enum Command {
     Submit(SubmitArgs),
     /// Show a task.
     Get(GetArgs),
+    /// Tell why a task stands where it stands: what it waits for.
+    Explain(ExplainArgs),
     /// List tasks, newest first.
     List(ListArgs),
     /// Cancel a task, or all tasks of a token or workflow.
@@ -101,6 +107,10 @@ pub(crate) enum Command {
     Resume(ResumeArgs),
     /// List the pauses that are in effect.
     Pauses,
+    /// List the workers that live, or have one finish and leave.
+    Workers(WorkersArgs),
+    /// List what operators changed, newest first.
+    Audit(AuditArgs),
     /// Work out the slots and the queue that a load needs.
     Size(SizeArgs),
     /// Measure how fast it is on this machine, beside plain SQL.

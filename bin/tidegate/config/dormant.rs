@@ -7,8 +7,7 @@ use tidegate_core::tenant::TenantLimits;
 use super::{Config, DEFAULTS, KindConfig};
 
 /// Keys, as JSON pointers, that this version does not act on. `*` is any name or class.
-const DORMANT: [&str; 14] = [
-    "/peers/*/max_wait_ms",
+const DORMANT: [&str; 13] = [
     "/peers/*/target_latency_ms",
     "/peers/*/aimd",
     "/peers/*/breaker",

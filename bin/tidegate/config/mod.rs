@@ -185,12 +185,7 @@ mod tests {
                     breaker = { failures = 9 }\n[quarantine]\nthreshold = 3\nhold_ms = 1000\n[limits]\nmax_tokens = 9\n\
                     [limits.classes.standard]\nreserve = 0.5\npromote_after_ms = 5\nshed_at = 0.5\n[kinds.echo]\ncost_overrun = 3.0\n\
                     [[class_rules]]\nwhen = {}\nadd = 1";
-        let expected = [
-            "peers.p.max_wait_ms",
-            "peers.p.breaker",
-            "limits.classes.standard.promote_after_ms",
-            "kinds.echo.cost_overrun",
-        ];
+        let expected = ["peers.p.breaker", "limits.classes.standard.promote_after_ms", "kinds.echo.cost_overrun"];
         assert_eq!(load(text, &[]).unwrap().dormant(), expected);
     }
 

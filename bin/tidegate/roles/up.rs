@@ -78,12 +78,16 @@ async fn live(
         // Nobody is let in any more, but who waits for a task that still runs can ask how it ends.
         api.start_draining();
     };
-    // Upkeep goes on until the worker has drained: its leases are still being renewed.
+    // Upkeep goes on until the worker has drained: its leases are still being renewed. Where an operator drained it alone,
+    // everything else goes on.
     let upkeep = CancellationToken::new();
     let working = async {
-        let drained = worker.run(shutdown.stop.clone()).await;
+        worker.run(shutdown.stop.clone()).await;
+        if !shutdown.stop.is_cancelled() {
+            tracing::info!("the worker was drained: tasks wait for another");
+        }
+        shutdown.stop.cancelled().await;
         upkeep.cancel();
-        drained
     };
     let keeping = assemble::keep(config, &store, upkeep.clone());
     tokio::join!(draining, working, keeping);

@@ -10,6 +10,7 @@ use http::header::{AUTHORIZATION, HOST, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 use tidegate_core::TenantId;
+use tidegate_store::Actor;
 use tidegate_wire::{Fault, header};
 
 use crate::decode::only;
@@ -27,6 +28,13 @@ pub struct Peer(pub SocketAddr);
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) tenant: TenantId,
+}
+
+impl Caller {
+    /// To whom changes of operators are put down. Nobody has a key yet.
+    pub(crate) fn actor(&self) -> Actor {
+        Actor::local()
+    }
 }
 
 /// Decides who is asking, or refuses.

@@ -227,7 +227,7 @@ fn borrowed(text: &Option<String>) -> Option<Cow<'_, str>> {
 
 /// Stored JSON text as it is. All of it was checked on its way in; what is not JSON after all becomes a string, so
 /// that the rest of the answer stays readable.
-fn raw(text: &str) -> Option<Cow<'_, RawValue>> {
+pub(crate) fn raw(text: &str) -> Option<Cow<'_, RawValue>> {
     match serde_json::from_str::<&RawValue>(text) {
         Ok(raw) => Some(Cow::Borrowed(raw)),
         Err(_) => serde_json::value::to_raw_value(text).ok().map(Cow::Owned),

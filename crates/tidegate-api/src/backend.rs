@@ -10,8 +10,8 @@ use tidegate_core::policy::Policy;
 use tidegate_core::submission::Submission;
 use tidegate_core::{Reason, TaskId, TenantId};
 use tidegate_store::{
-    Admission, AdmitError, Admitter, AttemptRecord, CancelOutcome, Canceller, Gauges, Group, GroupCancelled, Store,
-    StoreError, TaskFilter, TaskPage, TaskRecord,
+    Admission, AdmitError, Admitter, AttemptRecord, CancelOutcome, Canceller, Explained, Gauges, Group, GroupCancelled,
+    Store, StoreError, TaskFilter, TaskPage, TaskRecord,
 };
 
 use crate::operations::Operations;
@@ -58,6 +58,9 @@ pub trait Backend: Operations {
         tenant: &'a TenantId,
         id: TaskId,
     ) -> BoxFuture<'a, Result<Option<Vec<AttemptRecord>>, StoreError>>;
+
+    /// Why the tenant's task stands where it stands.
+    fn explain<'a>(&'a self, tenant: &'a TenantId, id: TaskId) -> BoxFuture<'a, Result<Option<Explained>, StoreError>>;
 
     /// Waits until the task has ended, or the time is over. Returns whether it has ended.
     fn wait_for_end(&self, id: TaskId, at_most: Duration) -> BoxFuture<'_, Result<bool, StoreError>>;
@@ -143,6 +146,10 @@ impl Backend for StoreBackend {
         id: TaskId,
     ) -> BoxFuture<'a, Result<Option<Vec<AttemptRecord>>, StoreError>> {
         Box::pin(self.store.attempts(tenant, id))
+    }
+
+    fn explain<'a>(&'a self, tenant: &'a TenantId, id: TaskId) -> BoxFuture<'a, Result<Option<Explained>, StoreError>> {
+        Box::pin(self.store.explain(tenant, id))
     }
 
     fn wait_for_end(&self, id: TaskId, at_most: Duration) -> BoxFuture<'_, Result<bool, StoreError>> {

@@ -21,6 +21,8 @@ const OLDEST: &str = "tidegate_queue_oldest_seconds";
 const SESSIONS: &str = "tidegate_sessions";
 const SLOTS: &str = "tidegate_session_slots";
 const LEASES: &str = "tidegate_leases";
+const PEER_IN_FLIGHT: &str = "tidegate_peer_in_flight";
+const PEER_MAX_IN_FLIGHT: &str = "tidegate_peer_max_in_flight";
 
 /// Every metric of this crate: its name, and what it says.
 pub const METRICS: &[(&str, &str)] = &[
@@ -36,6 +38,8 @@ pub const METRICS: &[(&str, &str)] = &[
     (SESSIONS, "Live worker sessions"),
     (SLOTS, "Slots of the live worker sessions"),
     (LEASES, "Leases held"),
+    (PEER_IN_FLIGHT, "Tasks and calls that use a peer, by configured peer"),
+    (PEER_MAX_IN_FLIGHT, "How many may use a peer at once; +Inf where that is not limited"),
 ];
 
 /// Tells the process's metrics recorder what each metric means. Call it once, after the recorder is installed.
@@ -113,6 +117,20 @@ pub(crate) fn set_system_gauges(gauges: &Gauges) {
     metrics::gauge!(SESSIONS).set(gauges.sessions as f64);
     metrics::gauge!(SLOTS).set(gauges.slots as f64);
     metrics::gauge!(LEASES).set(gauges.leases as f64);
+    for peer in &gauges.peers {
+        let most = peer.max_in_flight.map_or(f64::INFINITY, f64::from);
+        set_peer(&peer.name, peer.in_flight as f64, most);
+    }
+}
+
+/// Tells that nobody has configured these peers any more.
+pub(crate) fn forget_peers<'a>(gone: impl Iterator<Item = &'a str>) {
+    gone.for_each(|name| set_peer(name, 0.0, f64::INFINITY));
+}
+
+fn set_peer(name: &str, in_flight: f64, most: f64) {
+    metrics::gauge!(PEER_IN_FLIGHT, "peer" => name.to_owned()).set(in_flight);
+    metrics::gauge!(PEER_MAX_IN_FLIGHT, "peer" => name.to_owned()).set(most);
 }
 
 /// A method as a label: a caller can invent methods, and a label must not grow with them.

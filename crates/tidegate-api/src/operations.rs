@@ -6,18 +6,18 @@ use tidegate_core::pause::{Pause, PauseMode, PauseTarget};
 use tidegate_core::peer::PeerLimits;
 use tidegate_core::tenant::TenantLimits;
 use tidegate_core::{EpochMs, PeerName, TenantId};
-use tidegate_store::{Named, NamedPage, PolicyError, StoreError};
+use tidegate_store::{Actor, AuditPage, Named, NamedPage, PolicyError, StoreError, WorkerPage, WorkerRecord};
 use uuid::Uuid;
 
 use crate::backend::{BoxFuture, StoreBackend};
 
-/// Reading and changing what is decided at run time. Changes are JSON merge patches in which `null` is "no limit".
+/// Reading and changing what is decided at run time. Every change is put down to somebody. Those of limits are JSON merge patches in which `null` is "no limit".
 pub trait Operations: Send + Sync + 'static {
     /// The limits of the cell that are in effect.
     fn limits(&self) -> BoxFuture<'_, Result<Limits, StoreError>>;
 
     /// Changes the limits of the cell.
-    fn patch_limits<'a>(&'a self, change: &'a Value) -> BoxFuture<'a, Result<Limits, PolicyError>>;
+    fn patch_limits<'a>(&'a self, by: Actor, change: &'a Value) -> BoxFuture<'a, Result<Limits, PolicyError>>;
 
     /// A page of tenants.
     fn tenants<'a>(
@@ -32,12 +32,13 @@ pub trait Operations: Send + Sync + 'static {
     /// Changes the limits of a tenant, configured before or not.
     fn patch_tenant<'a>(
         &'a self,
+        by: Actor,
         name: &'a TenantId,
         change: &'a Value,
     ) -> BoxFuture<'a, Result<TenantLimits, PolicyError>>;
 
     /// Takes all limits from a tenant. Returns whether it had any.
-    fn delete_tenant<'a>(&'a self, name: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>>;
+    fn delete_tenant<'a>(&'a self, by: Actor, name: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>>;
 
     /// A page of peers.
     fn peers<'a>(
@@ -52,12 +53,13 @@ pub trait Operations: Send + Sync + 'static {
     /// Changes the limits of a peer, configured before or not.
     fn patch_peer<'a>(
         &'a self,
+        by: Actor,
         name: &'a PeerName,
         change: &'a Value,
     ) -> BoxFuture<'a, Result<PeerLimits, PolicyError>>;
 
     /// Takes all limits from a peer. Returns whether it had any.
-    fn delete_peer<'a>(&'a self, name: &'a PeerName) -> BoxFuture<'a, Result<bool, StoreError>>;
+    fn delete_peer<'a>(&'a self, by: Actor, name: &'a PeerName) -> BoxFuture<'a, Result<bool, StoreError>>;
 
     /// The pauses that are in effect, oldest first.
     fn pauses(&self) -> BoxFuture<'_, Result<Vec<Pause>, StoreError>>;
@@ -65,6 +67,7 @@ pub trait Operations: Send + Sync + 'static {
     /// Makes a pause.
     fn create_pause(
         &self,
+        by: Actor,
         target: PauseTarget,
         mode: PauseMode,
         until: Option<EpochMs>,
@@ -72,7 +75,16 @@ pub trait Operations: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<Pause, PolicyError>>;
 
     /// Ends a pause. Returns whether there was one.
-    fn delete_pause(&self, id: Uuid) -> BoxFuture<'_, Result<bool, StoreError>>;
+    fn delete_pause(&self, by: Actor, id: Uuid) -> BoxFuture<'_, Result<bool, StoreError>>;
+
+    /// A page of the live sessions of workers.
+    fn workers(&self, after: Option<Uuid>, limit: u16) -> BoxFuture<'_, Result<WorkerPage, StoreError>>;
+
+    /// A page of what operators changed, newest first.
+    fn audit(&self, before: Option<i64>, limit: u16) -> BoxFuture<'_, Result<AuditPage, StoreError>>;
+
+    /// Has a session drain; `None` where no such session lives.
+    fn drain_worker(&self, by: Actor, id: Uuid) -> BoxFuture<'_, Result<Option<WorkerRecord>, StoreError>>;
 }
 
 impl Operations for StoreBackend {
@@ -80,8 +92,8 @@ impl Operations for StoreBackend {
         Box::pin(self.store.limits())
     }
 
-    fn patch_limits<'a>(&'a self, change: &'a Value) -> BoxFuture<'a, Result<Limits, PolicyError>> {
-        Box::pin(self.store.patch_limits(change))
+    fn patch_limits<'a>(&'a self, by: Actor, change: &'a Value) -> BoxFuture<'a, Result<Limits, PolicyError>> {
+        Box::pin(async move { self.store.acting_as(by).patch_limits(change).await })
     }
 
     fn tenants<'a>(
@@ -98,14 +110,15 @@ impl Operations for StoreBackend {
 
     fn patch_tenant<'a>(
         &'a self,
+        by: Actor,
         name: &'a TenantId,
         change: &'a Value,
     ) -> BoxFuture<'a, Result<TenantLimits, PolicyError>> {
-        Box::pin(self.store.patch_tenant(name, change))
+        Box::pin(async move { self.store.acting_as(by).patch_tenant(name, change).await })
     }
 
-    fn delete_tenant<'a>(&'a self, name: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(self.store.delete_tenant(name))
+    fn delete_tenant<'a>(&'a self, by: Actor, name: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move { self.store.acting_as(by).delete_tenant(name).await })
     }
 
     fn peers<'a>(
@@ -122,14 +135,15 @@ impl Operations for StoreBackend {
 
     fn patch_peer<'a>(
         &'a self,
+        by: Actor,
         name: &'a PeerName,
         change: &'a Value,
     ) -> BoxFuture<'a, Result<PeerLimits, PolicyError>> {
-        Box::pin(self.store.patch_peer(name, change))
+        Box::pin(async move { self.store.acting_as(by).patch_peer(name, change).await })
     }
 
-    fn delete_peer<'a>(&'a self, name: &'a PeerName) -> BoxFuture<'a, Result<bool, StoreError>> {
-        Box::pin(self.store.delete_peer(name))
+    fn delete_peer<'a>(&'a self, by: Actor, name: &'a PeerName) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move { self.store.acting_as(by).delete_peer(name).await })
     }
 
     fn pauses(&self) -> BoxFuture<'_, Result<Vec<Pause>, StoreError>> {
@@ -138,15 +152,28 @@ impl Operations for StoreBackend {
 
     fn create_pause(
         &self,
+        by: Actor,
         target: PauseTarget,
         mode: PauseMode,
         until: Option<EpochMs>,
         reason: Option<String>,
     ) -> BoxFuture<'_, Result<Pause, PolicyError>> {
-        Box::pin(self.store.create_pause(target, mode, until, reason))
+        Box::pin(async move { self.store.acting_as(by).create_pause(target, mode, until, reason).await })
     }
 
-    fn delete_pause(&self, id: Uuid) -> BoxFuture<'_, Result<bool, StoreError>> {
-        Box::pin(self.store.delete_pause(id))
+    fn delete_pause(&self, by: Actor, id: Uuid) -> BoxFuture<'_, Result<bool, StoreError>> {
+        Box::pin(async move { self.store.acting_as(by).delete_pause(id).await })
+    }
+
+    fn workers(&self, after: Option<Uuid>, limit: u16) -> BoxFuture<'_, Result<WorkerPage, StoreError>> {
+        Box::pin(self.store.workers(after, limit))
+    }
+
+    fn audit(&self, before: Option<i64>, limit: u16) -> BoxFuture<'_, Result<AuditPage, StoreError>> {
+        Box::pin(self.store.admin_audit(before, limit))
+    }
+
+    fn drain_worker(&self, by: Actor, id: Uuid) -> BoxFuture<'_, Result<Option<WorkerRecord>, StoreError>> {
+        Box::pin(async move { self.store.acting_as(by).drain_worker(id).await })
     }
 }

@@ -8,7 +8,9 @@ use serde::Serialize;
 use tidegate_core::TaskId;
 use tidegate_wire::{BatchAnswer, CancelRequest, CancellationRequest, MAX_BATCH, SubmitRequest, header};
 
-use crate::{Answer, AttemptList, BatchItem, Cancelled, Client, Error, NewTask, Pressure, Task, TaskList, TaskQuery};
+use crate::{
+    Answer, AttemptList, BatchItem, Cancelled, Client, Error, Explanation, NewTask, Pressure, Task, TaskList, TaskQuery,
+};
 
 #[derive(Serialize)]
 struct BatchBody<'a> {
@@ -87,6 +89,14 @@ impl Client {
     /// As [`Client::get`].
     pub async fn attempts(&self, id: TaskId) -> Result<Answer<AttemptList>, Error> {
         self.send(self.request(Method::GET, &["v1", "tasks", &id.to_string(), "attempts"]), Duration::ZERO).await
+    }
+
+    /// Why a task stands where it stands: what it waits for, or what it does or did.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub async fn explain(&self, id: TaskId) -> Result<Answer<Explanation>, Error> {
+        self.send(self.request(Method::GET, &["v1", "tasks", &id.to_string(), "explain"]), Duration::ZERO).await
     }
 
     /// A page of tasks, newest first.

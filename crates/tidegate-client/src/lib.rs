@@ -51,6 +51,16 @@ pub type Task = tidegate_wire::Task<'static>;
 pub type TaskList = tidegate_wire::TaskList<'static>;
 /// The runs of a task.
 pub type AttemptList = tidegate_wire::AttemptList<'static>;
+/// Why a task stands where it stands.
+pub type Explanation = tidegate_wire::Explanation<'static>;
+/// A change that an operator made.
+pub type AuditEntry = tidegate_wire::AuditEntry<'static>;
+/// What operators changed.
+pub type AuditPage = tidegate_wire::AuditPage<'static>;
+/// A live session of a worker.
+pub type WorkerDocument = tidegate_wire::WorkerDocument<'static>;
+/// The live sessions of workers.
+pub type WorkerPage = tidegate_wire::WorkerPage<'static>;
 /// How full the system is.
 pub type Pressure = tidegate_wire::Pressure<'static>;
 /// Why a request was refused.

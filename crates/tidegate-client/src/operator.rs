@@ -8,7 +8,7 @@ use serde_json::Value;
 use tidegate_wire::{MERGE_PATCH_JSON, Pause, PauseList, PauseRequest};
 
 use crate::calls::with_query;
-use crate::{Answer, Client, Error};
+use crate::{Answer, AuditPage, Client, Error, WorkerDocument, WorkerPage};
 
 /// What has limits of its own and a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,10 +52,8 @@ impl Client {
     /// # Errors
     /// [`Error::Problem`] where the cursor is none of the server's.
     pub async fn list_named(&self, what: Named, limit: u16, cursor: Option<&str>) -> Result<Answer<Value>, Error> {
-        let mut pairs = vec![("limit".to_owned(), limit.to_string())];
-        pairs.extend(cursor.map(|cursor| ("cursor".to_owned(), cursor.to_owned())));
-        let request = with_query(self.request(Method::GET, &["v1", "admin", what.plural()]), &pairs)?;
-        self.send(request, Duration::ZERO).await
+        let request = self.request(Method::GET, &["v1", "admin", what.plural()]);
+        self.send(with_query(request, &page(limit, cursor))?, Duration::ZERO).await
     }
 
     /// A tenant's or peer's limits, and what it holds.
@@ -106,8 +104,41 @@ impl Client {
         self.send_for_nothing(self.request(Method::DELETE, &["v1", "admin", "pauses", id])).await
     }
 
+    /// A page of what operators changed, newest first.
+    ///
+    /// # Errors
+    /// [`Error::Problem`] where the cursor is none of the server's.
+    pub async fn audit(&self, limit: u16, cursor: Option<&str>) -> Result<Answer<AuditPage>, Error> {
+        let request = self.request(Method::GET, &["v1", "admin", "audit"]);
+        self.send(with_query(request, &page(limit, cursor))?, Duration::ZERO).await
+    }
+
+    /// A page of the live sessions of workers, oldest first.
+    ///
+    /// # Errors
+    /// [`Error::Problem`] where the cursor is none of the server's.
+    pub async fn workers(&self, limit: u16, cursor: Option<&str>) -> Result<Answer<WorkerPage>, Error> {
+        let request = self.request(Method::GET, &["v1", "admin", "workers"]);
+        self.send(with_query(request, &page(limit, cursor))?, Duration::ZERO).await
+    }
+
+    /// Has a worker take nothing more, finish what it runs and leave. It can be repeated.
+    ///
+    /// # Errors
+    /// [`Error::Problem`] with status 404 where no such session lives.
+    pub async fn drain_worker(&self, id: &str) -> Result<Answer<WorkerDocument>, Error> {
+        self.send(self.request(Method::POST, &["v1", "admin", "workers", id, "drain"]), Duration::ZERO).await
+    }
+
     async fn patch(&self, segments: &[&str], change: &Value) -> Result<Answer<Value>, Error> {
         let request = self.request(Method::PATCH, segments).header(CONTENT_TYPE, MERGE_PATCH_JSON);
         self.send(request.body(change.to_string()), Duration::ZERO).await
     }
+}
+
+/// The parameters of a page.
+fn page(limit: u16, cursor: Option<&str>) -> Vec<(String, String)> {
+    let mut pairs = vec![("limit".to_owned(), limit.to_string())];
+    pairs.extend(cursor.map(|cursor| ("cursor".to_owned(), cursor.to_owned())));
+    pairs
 }

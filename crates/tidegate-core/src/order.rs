@@ -10,6 +10,7 @@ use crate::EpochMs;
 use crate::bucket::{Bucket, Drawn};
 use crate::id::TaskId;
 use crate::names::{Class, Lane, Priority};
+use crate::peer::PeerLimits;
 use crate::reason::Reason;
 use crate::slots::SlotCaps;
 
@@ -115,8 +116,32 @@ pub struct Draw {
 }
 
 impl PeerRoom {
+    /// What a peer with these limits may still be given, where so many tasks and calls use it and its buckets of requests
+    /// and tokens are full again at these instants, in nanoseconds. Anything where nobody configured it.
+    pub fn of(limits: Option<&PeerLimits>, running: i64, rate_full_ns: i64, tokens_full_ns: i64) -> Self {
+        let rate = |bucket: Option<Bucket>, full_ns| bucket.map(|bucket| Rate { bucket, full_ns });
+        let most = limits.and_then(|limits| limits.max_in_flight);
+        Self {
+            left: most.map_or(i64::MAX, |most| i64::from(most) - running),
+            requests: rate(limits.and_then(PeerLimits::requests), rate_full_ns),
+            tokens: rate(limits.and_then(PeerLimits::tokens), tokens_full_ns),
+        }
+    }
+
+    /// What is left of it for others once so many calls have theirs: a call holds a slot of a worker while it waits, so it
+    /// goes before tasks that hold none.
+    pub fn behind(mut self, calls: i64, now: EpochMs) -> Self {
+        if calls > 0 {
+            self.left = self.left.saturating_sub(calls);
+            if let Some(rate) = &mut self.requests {
+                rate.take(now, rate.bucket.time_of(1).saturating_mul(calls));
+            }
+        }
+        self
+    }
+
     /// Whether it can be given a task of so many tokens now; else in how many milliseconds, as far as that is known.
-    fn draw(&self, now: EpochMs, tokens: u64) -> Result<Draw, Option<u64>> {
+    pub(crate) fn draw(&self, now: EpochMs, tokens: u64) -> Result<Draw, Option<u64>> {
         if self.left <= 0 {
             return Err(None);
         }
@@ -251,10 +276,12 @@ impl ClaimRoom {
     }
 
     /// Charges a tenant for a run, in the class in which it competed. Returns how far behind the floor it was.
-    fn charge(&mut self, tenant: usize, class: Class, run_ms: i64) -> i64 {
-        let at = class as usize;
-        let TenantRoom { weight, turns, .. } = &mut self.tenants[tenant];
-        let lag_us = MAX_LAG_US.max(run_ms.saturating_mul(1_000 * MAX_LAG_RUNS));
+    fn charge(&mut self, flow: &FlowHead, class: Class) -> i64 {
+        let (at, run_ms) = (class as usize, flow.run_ms);
+        let TenantRoom { weight, turns, .. } = &mut self.tenants[flow.tenant];
+        // Where it was promoted to, it may never have been: it is behind for want of work there, not for having waited.
+        let least_us = if class == flow.class { MAX_LAG_US } else { 0 };
+        let lag_us = least_us.max(run_ms.saturating_mul(1_000 * MAX_LAG_RUNS));
         let lag = virtual_cost(lag_us / 1_000, *weight);
         let behind = self.floors[at].saturating_sub(turns[at]).max(0);
         let start = turns[at].max(self.floors[at].saturating_sub(lag));
@@ -370,7 +397,7 @@ impl Choice<'_> {
         match self.room.check(flow, &task, self.now) {
             Ok(draw) => {
                 self.room.start(flow, draw, self.now);
-                let behind_us = self.room.charge(flow.tenant, class, flow.run_ms);
+                let behind_us = self.room.charge(flow, class);
                 self.chosen.start.push(Start { flow: at, task: n, charged_in: class, draw, behind_us });
                 None
             }

@@ -1,7 +1,8 @@
 //! The limits of a downstream dependency.
 //!
-//! All of them are kept and checked. In this version `max_in_flight`, `max_waiting`, `requests_per_minute`,
-//! `tokens_per_minute` and `retry_budget` take effect.
+//! All of them are kept and checked. In this version `max_in_flight`, `max_waiting`, `max_wait_ms`,
+//! `requests_per_minute`, `tokens_per_minute` and `retry_budget` take effect: the first five at claims, at the door and
+//! for calls of running tasks ([`crate::call`]).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

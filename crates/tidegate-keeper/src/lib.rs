@@ -86,7 +86,7 @@ pub async fn keep(store: Store, options: KeeperOptions, shutdown: CancellationTo
     tracker.wait().await;
 }
 
-/// Expires and promotes.
+/// Expires, promotes, and rejects what waits too long for its peer.
 struct Sweeper {
     store: Store,
     options: KeeperOptions,
@@ -131,6 +131,10 @@ impl Sweeper {
                 metrics::counter!("tidegate_keeper_promoted_total").increment(promoted as u64);
                 moved += promoted;
             }
+            let (rejected, until) = self.store.reject_overdue(*swept).await?;
+            *swept = until;
+            metrics::counter!("tidegate_keeper_rejected_total").increment(rejected as u64);
+            moved += rejected;
             if due.reserved {
                 moved += self.store.take_back_reserved().await?;
             }

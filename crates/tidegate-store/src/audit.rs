@@ -8,10 +8,15 @@ use tidegate_core::Class;
 
 use crate::error::StoreError;
 use crate::store::Store;
-use crate::types::{ClassGauges, Gauges};
+use crate::types::{ClassGauges, Gauges, PeerGauges};
 
 const GAUGES: &str = include_str!("gauges.sql");
 const AUDIT: &str = include_str!("audit.sql");
+const PEERS: &str = "SELECT w.peer, u.running FROM unnest($1::text[]) AS w(peer) \
+    CROSS JOIN LATERAL (SELECT u.running FROM tidegate.usage u \
+        WHERE u.scope = 3 AND u.key = w.peer ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1) u";
+/// Most peers that are told of one by one: each is two series of every replica.
+const MAX_PEER_GAUGES: usize = 1_000;
 /// Undoes what every transaction of ours forbids the planner, since this one reads tables whole.
 const WHOLE_TABLES: &str = "SELECT set_config('enable_seqscan', 'on', true), set_config('enable_hashjoin', 'on', true), \
     set_config('plan_cache_mode', 'force_custom_plan', true), set_config('statement_timeout', '60000', true)";
@@ -46,6 +51,7 @@ impl Store {
         }
         Ok(Gauges {
             classes,
+            peers: self.peer_gauges().await?,
             bytes: row.try_get::<Option<i64>, _>("bytes")?.unwrap_or(0),
             oldest_queued_ms: row.try_get("oldest_queued_ms")?,
             oldest_due_ms: row.try_get("oldest_due_ms")?,
@@ -54,6 +60,24 @@ impl Store {
             slots: row.try_get("slots")?,
             leases: row.try_get("leases")?,
         })
+    }
+
+    /// What uses the peers that somebody configured, the first [`MAX_PEER_GAUGES`] by name, beside their limits.
+    async fn peer_gauges(&self) -> Result<Vec<PeerGauges>, StoreError> {
+        let policy = self.policy();
+        let names: Vec<String> = policy.peers.keys().take(MAX_PEER_GAUGES).cloned().collect();
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = self.ask(|| sqlx::query(PEERS).bind(names.clone())).await?;
+        let used = rows.iter().map(|row| Ok((row.try_get::<String, _>(0)?, row.try_get::<i64, _>(1)?)));
+        let used = used.collect::<Result<BTreeMap<_, _>, sqlx::Error>>()?;
+        let gauges = names.into_iter().map(|name| PeerGauges {
+            in_flight: used.get(&name).copied().unwrap_or(0),
+            max_in_flight: policy.peer(&name).and_then(|peer| peer.max_in_flight),
+            name,
+        });
+        Ok(gauges.collect())
     }
 
     /// Holds every counter against the rows it counts, and looks for tasks that are lost to every claim. One statement

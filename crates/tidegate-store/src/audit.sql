@@ -10,11 +10,18 @@ WITH held AS MATERIALIZED (
     FROM held h JOIN tidegate.flow f ON f.id = h.flow_id
     CROSS JOIN LATERAL (
         VALUES (0::smallint, ''), (1::smallint, CASE f.class WHEN 0 THEN 'critical' WHEN 1 THEN 'standard' ELSE 'background' END),
-            (2::smallint, f.tenant), (3::smallint, f.peer),
+            (2::smallint, f.tenant),
             (4::smallint, CASE f.class WHEN 0 THEN 'critical' WHEN 1 THEN 'standard' ELSE 'background' END || ':' || f.tenant)
     ) AS k(scope, key)
-    WHERE k.scope <> 3 OR k.key <> ''
     GROUP BY k.scope, k.key
+    -- Of a peer the calls count as well.
+    UNION ALL SELECT 3::smallint, p.peer, sum(p.queued), sum(p.running), sum(p.deferred), sum(p.tokens), sum(p.usd_micros), sum(p.bytes)
+    FROM (
+        SELECT f.peer, h.queued, h.running, h.deferred, h.tokens, h.usd_micros, h.bytes FROM held h JOIN tidegate.flow f ON f.id = h.flow_id WHERE f.peer <> ''
+        UNION ALL SELECT peer, (taken_ms IS NULL)::int, (taken_ms IS NOT NULL)::int, 0, 0, 0, 0 FROM tidegate.permit
+    ) p
+    GROUP BY p.peer
+    UNION ALL SELECT 7::smallint, peer, count(*), 0, 0, 0, 0, 0 FROM tidegate.permit WHERE taken_ms IS NULL GROUP BY peer
     -- Of a session only its slots are counted.
     UNION ALL SELECT 5::smallint, s.session_id::text, 0, count(*), 0, 0, 0, 0
     FROM (SELECT session_id FROM tidegate.lease UNION ALL SELECT session_id FROM tidegate.ready WHERE session_id IS NOT NULL) s
@@ -35,6 +42,13 @@ WITH held AS MATERIALIZED (
     LEFT JOIN tidegate.active_flow a ON a.flow_id = r.flow_id
     WHERE u.flow_id IS NULL OR a.flow_id IS NULL OR (r.rank, r.task_id) < (u.low_rank, u.low_id) OR (r.rank, r.task_id) > (u.high_rank, u.high_id)
     GROUP BY r.flow_id
+), strays AS (
+    SELECT 'permit of task ' || p.task_id || ' without its lease' AS what, ARRAY[0]::bigint[] AS counted, ARRAY[count(*)]::bigint[] AS found
+    FROM tidegate.permit p
+    WHERE NOT EXISTS (SELECT FROM tidegate.lease l WHERE l.task_id = p.task_id AND l.deliveries = p.fence)
+    GROUP BY p.task_id
+    UNION ALL
+    SELECT 'permits of task ' || p.task_id, ARRAY[1]::bigint[], ARRAY[count(*)]::bigint[] FROM tidegate.permit p GROUP BY p.task_id HAVING count(*) > 1
 ), places AS (
     SELECT task_id, count(*) AS n FROM held GROUP BY task_id
 ), misplaced AS (
@@ -51,5 +65,6 @@ WITH held AS MATERIALIZED (
 SELECT what, counted, found FROM usage_drift WHERE counted <> found
 UNION ALL SELECT what, counted, found FROM flow_drift WHERE counted <> found
 UNION ALL SELECT what, counted, found FROM below
+UNION ALL SELECT what, counted, found FROM strays
 UNION ALL SELECT what, counted, found FROM misplaced
 LIMIT 1000

@@ -39,6 +39,8 @@ pub(crate) enum Topic {
     Cancel,
     /// A task came back to wait: heard inside the process only.
     Returned,
+    /// A peer may have room for a call that waits: heard inside the process only.
+    Permit,
 }
 
 impl Topic {
@@ -51,14 +53,15 @@ impl Topic {
             Self::Ended => "tidegate_ended",
             Self::Cancel => "tidegate_cancel",
             Self::Returned => "tidegate_returned",
+            Self::Permit => "tidegate_permit",
         }
     }
 }
 
 /// The bells of one process.
 pub(crate) struct Bells {
-    rung: [watch::Sender<u64>; 4],
-    outside: [Arc<Notify>; 4],
+    rung: [watch::Sender<u64>; 5],
+    outside: [Arc<Notify>; 5],
 }
 
 impl Bells {

@@ -9,12 +9,12 @@ use tidegate_core::order::{Chosen, ClaimRoom, choose};
 use tidegate_core::{Class, EpochMs, Lane, Status};
 
 use crate::changes::{Begin, Changes};
-use crate::claim_room::{Limited, Open};
+use crate::claim_room::{Limited, MAX_BELOW_FLOOR_US, Open};
 use crate::connection::Tx;
 use crate::error::StoreError;
 use crate::seen::{Beside, Seen, claimed_of, place_of};
 use crate::session::Session;
-use crate::types::{Claimed, Report};
+use crate::types::Claimed;
 
 /// What a turn claims.
 #[derive(Default)]
@@ -34,7 +34,6 @@ pub(crate) struct Claiming<'a> {
     pub(crate) open: &'a Open,
     /// What the worker may still run of the kinds that it limits.
     pub(crate) of_kinds: &'a [(String, i64)],
-    pub(crate) reports: &'a [&'a Report],
 }
 
 impl Claiming<'_> {
@@ -89,7 +88,7 @@ impl Claiming<'_> {
             tenants: seen.tenants.clone(),
             peers,
             kinds: self.of_kinds.iter().map(|(_, left)| *left).collect(),
-            suspects: i64::from(session.may_take_suspect(self.reports)),
+            suspects: i64::from(self.open.suspects),
         };
         let chosen = choose(&seen.heads, room, self.want, now);
         session.learn(chosen.stopped_short);
@@ -97,7 +96,9 @@ impl Claiming<'_> {
         let tasks = self.write(&seen, &chosen, now, changes)?;
         let again_in_ms = chosen.again_in_ms.into_iter().chain(self.open.again_in_ms).min();
         let again_in = again_in_ms.filter(|_| tasks.len() < self.want).map(Duration::from_millis);
-        Ok(Claim { now, tasks, more: chosen.stopped_short || parked, again_in })
+        // The suspects that it did not take may stand before others that it did not see: the next look leaves them out.
+        let suspect = tasks.len() < self.want && tasks.iter().any(|task| task.suspect);
+        Ok(Claim { now, tasks, more: chosen.stopped_short || parked || suspect, again_in })
     }
 
     /// Ends the doomed, starts the chosen, and charges their tenants and peers.
@@ -167,10 +168,14 @@ impl Claiming<'_> {
                 changes.stand(head.flow, turn);
             }
         }
-        self.session.remember_lines(&self.open.lines, |n| {
-            let (_, first) = seen.lines.get(&(n + 1))?;
-            Some((*first).min(self.limited.floors[self.open.lines[n].class as usize]))
-        });
+        // What is hidden from the look may stand before what it saw.
+        if self.open.paused.is_empty() && self.open.suspects {
+            self.session.remember_lines(&self.open.lines, |n| {
+                let (_, first) = seen.lines.get(&(n + 1))?;
+                let floor = self.limited.floors[self.open.lines[n].class as usize];
+                Some((*first).min(floor.saturating_sub(MAX_BELOW_FLOOR_US)))
+            });
+        }
         parked
     }
 }

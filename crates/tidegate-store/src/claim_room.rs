@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sqlx::Row;
-use tidegate_core::bucket::Bucket;
 use tidegate_core::order::{PeerRoom, Rate, TenantRoom};
 use tidegate_core::pause::PauseTarget;
 use tidegate_core::policy::Policy;
@@ -24,6 +23,10 @@ const MAX_FLOWS: usize = 512;
 /// Flows of each line that a claim visits beyond what it wants, for those that have no room.
 const SPARE_FLOWS: usize = 16;
 
+/// How far below the floor of its class a flow may stand that comes to have something waiting, in microseconds of
+/// virtual time, as `ledger.sql` says.
+pub(crate) const MAX_BELOW_FLOOR_US: i64 = 1_000_000;
+
 /// Flows of one class, kind and peer: they have room or not as one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Line {
@@ -39,6 +42,8 @@ struct PeerUse {
     running: i64,
     rate_full_ns: i64,
     tokens_full_ns: i64,
+    /// Calls of running tasks that wait for it.
+    calls: i64,
 }
 
 /// The room as it was when the turn began.
@@ -61,6 +66,8 @@ pub(crate) struct Open {
     pub(crate) flows: usize,
     /// Tenants that are paused.
     pub(crate) paused: Vec<String>,
+    /// Whether this worker may take a task that was lost twice.
+    pub(crate) suspects: bool,
     /// In how many milliseconds a peer that is passed over may be given something.
     pub(crate) again_in_ms: Option<u64>,
 }
@@ -83,12 +90,14 @@ impl Limited {
         }
         let (names, running): (Vec<String>, Vec<i64>) = (row.try_get("peers")?, row.try_get("peer_running")?);
         let (rates, tokens): (Vec<i64>, Vec<i64>) = (row.try_get("peer_rate")?, row.try_get("peer_tokens")?);
+        let calls: Vec<i64> = row.try_get("peer_calls")?;
         let at = |all: &[i64], n: usize| all.get(n).copied().unwrap_or(0);
         let peers = names.into_iter().enumerate().map(|(n, name)| PeerUse {
             name,
             running: at(&running, n),
             rate_full_ns: at(&rates, n),
             tokens_full_ns: at(&tokens, n),
+            calls: at(&calls, n),
         });
         Ok(Self {
             policy,
@@ -102,15 +111,15 @@ impl Limited {
     }
 
     /// Where a look for `want` tasks goes, where so many of this turn's reports may still give room back. The kinds in
-    /// `full` have no room in this worker.
-    pub(crate) fn open(&self, want: usize, reports: usize, full: &[String]) -> Open {
+    /// `full` have no room in this worker, and suspects only with `suspects`.
+    pub(crate) fn open(&self, want: usize, reports: usize, full: &[String], suspects: bool) -> Open {
         let back = i64::try_from(reports).unwrap_or(i64::MAX);
         let running = self.running.map(|running| (running - back).max(0));
         let caps = SlotCaps::of(&self.policy.limits, self.slots);
-        let mut open = Open::default();
+        let mut open = Open { suspects, ..Open::default() };
         let mut closed: HashMap<&str, bool> = HashMap::new();
         for peer in &self.peers {
-            let ready = self.peer(peer, back).map_or(Some(0), |room| room.ready_in_ms(self.now));
+            let ready = self.peer(peer, back, 0).map_or(Some(0), |room| room.ready_in_ms(self.now));
             closed.insert(&peer.name, ready != Some(0));
             let waits = self.lines.iter().any(|line| line.peer == peer.name);
             if let (Some(ms), true) = (ready.filter(|ms| *ms > 0), waits) {
@@ -142,20 +151,17 @@ impl Limited {
         open
     }
 
-    /// What a peer may still be given; nothing where it has no limits.
-    fn peer(&self, peer: &PeerUse, back: i64) -> Option<PeerRoom> {
+    /// What a peer may still be given, once the calls that wait for it have theirs; nothing where it has no limits. So many
+    /// of its tasks and calls may end with this turn, and so many more calls wait.
+    fn peer(&self, peer: &PeerUse, back: i64, calls: i64) -> Option<PeerRoom> {
         let limits = self.policy.peer(&peer.name)?;
         if limits.max_in_flight.is_none() && limits.requests_per_minute.is_none() && limits.tokens_per_minute.is_none()
         {
             return None;
         }
-        let left = limits.max_in_flight.map_or(i64::MAX, |most| i64::from(most) - (peer.running - back).max(0));
-        let rate = |bucket: Option<Bucket>, full_ns| bucket.map(|bucket| Rate { bucket, full_ns });
-        Some(PeerRoom {
-            left,
-            requests: rate(limits.requests(), peer.rate_full_ns),
-            tokens: rate(limits.tokens(), peer.tokens_full_ns),
-        })
+        let running = (peer.running - back).max(0);
+        let room = PeerRoom::of(Some(limits), running, peer.rate_full_ns, peer.tokens_full_ns);
+        Some(room.behind(peer.calls + calls, self.now))
     }
 
     /// How the cell's slots are divided.
@@ -172,7 +178,7 @@ impl Limited {
     pub(crate) fn peers(&self, ledger: &Ledger) -> (Vec<PeerRoom>, HashMap<&str, usize>) {
         let (mut rooms, mut places) = (Vec::new(), HashMap::new());
         for peer in &self.peers {
-            if let Some(mut room) = self.peer(peer, -ledger.running(3, &peer.name)) {
+            if let Some(mut room) = self.peer(peer, -ledger.running(3, &peer.name), ledger.calls(&peer.name)) {
                 let (rate_ns, tokens_ns) = ledger.drawn(&peer.name);
                 let drawn = |rate: &mut Option<Rate>, ns: i64| {
                     if let Some(rate) = rate {

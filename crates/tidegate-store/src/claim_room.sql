@@ -20,7 +20,7 @@ WITH RECURSIVE line AS (
 ), lines AS MATERIALIZED (
     SELECT class, kind, peer FROM line LIMIT $2::int
 ), peers AS MATERIALIZED (
-    SELECT p.peer, u.running, u.rate_full_ns, u.tokens_full_ns
+    SELECT p.peer, u.running, u.rate_full_ns, u.tokens_full_ns, coalesce(c.queued, 0) AS calls
     FROM (
         SELECT peer FROM lines WHERE peer <> ''
         UNION SELECT a.peer FROM tidegate.active_flow a WHERE a.lane = 0 AND a.kind = ANY($1::text[]) AND a.peer <> ''
@@ -29,6 +29,10 @@ WITH RECURSIVE line AS (
         SELECT u.running, u.rate_full_ns, u.tokens_full_ns FROM tidegate.usage u
         WHERE u.scope = 3 AND u.key = p.peer ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1
     ) u
+    LEFT JOIN LATERAL (
+        SELECT u.queued FROM tidegate.usage u
+        WHERE u.scope = 7 AND u.key = p.peer ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1
+    ) c ON true
 ), classes AS MATERIALIZED (
     SELECT c.n, u.running, u.turn
     FROM unnest(ARRAY['critical', 'standard', 'background']) WITH ORDINALITY AS c(key, n)
@@ -45,4 +49,5 @@ SELECT (SELECT r.n FROM tidegate.policy_revision r WHERE r.id = 1) AS revision,
     ARRAY(SELECT class FROM lines ORDER BY class, kind, peer) AS line_class, ARRAY(SELECT kind FROM lines ORDER BY class, kind, peer) AS line_kind,
     ARRAY(SELECT peer FROM lines ORDER BY class, kind, peer) AS line_peer,
     ARRAY(SELECT peer FROM peers ORDER BY peer) AS peers, ARRAY(SELECT running FROM peers ORDER BY peer) AS peer_running,
-    ARRAY(SELECT rate_full_ns FROM peers ORDER BY peer) AS peer_rate, ARRAY(SELECT tokens_full_ns FROM peers ORDER BY peer) AS peer_tokens
+    ARRAY(SELECT rate_full_ns FROM peers ORDER BY peer) AS peer_rate, ARRAY(SELECT tokens_full_ns FROM peers ORDER BY peer) AS peer_tokens,
+    ARRAY(SELECT calls FROM peers ORDER BY peer) AS peer_calls

@@ -208,8 +208,11 @@ fn held(facts: &mut Facts, key: &str, n: &[i64]) {
             (tenant.usage, tenant.rate_full_ns, tenant.tokens_full_ns) = (usage, n[7], n[8]);
         }
         3 => {
-            facts.peers.insert(key.to_owned(), usage);
+            let peer = facts.peers.entry(key.to_owned()).or_default();
+            *peer = Usage { running: usage.running + peer.running, ..usage };
         }
+        // A call that waits goes before a newcomer: its room counts as taken.
+        7 => facts.peers.entry(key.to_owned()).or_default().running += usage.queued,
         _ => {
             if let Some((class, tenant)) = key.split_once(':')
                 && let Some(class) = Class::parse(class)

@@ -8,7 +8,7 @@ wanted AS MATERIALIZED (
     UNION ALL SELECT 1::smallint, c FROM unnest(ARRAY['critical', 'standard', 'background']) c
     UNION ALL SELECT 2::smallint, t FROM unnest($1::text[]) t
     UNION ALL SELECT 4::smallint, c || ':' || t FROM unnest($1::text[]) t, unnest(ARRAY['critical', 'standard', 'background']) c
-    UNION ALL SELECT 3::smallint, p FROM unnest($2::text[]) p
+    UNION ALL SELECT s, p FROM unnest($2::text[]) p, unnest(ARRAY[3, 7]::smallint[]) s
 ), held AS MATERIALIZED (
     SELECT w.scope, w.key, u.*
     FROM wanted w

@@ -17,7 +17,8 @@ const BEAT: &str = "WITH beat AS ( \
     ) SELECT EXISTS (SELECT FROM beat), \
         ARRAY(SELECT c.task_id FROM tidegate.cancel_request c WHERE c.session_id = $1), \
         ARRAY(SELECT d.task_id FROM unnest($3::uuid[], $4::int[]) AS d(task_id, fence) \
-            WHERE NOT EXISTS (SELECT FROM tidegate.lease l WHERE l.task_id = d.task_id AND l.deliveries = d.fence))";
+            WHERE NOT EXISTS (SELECT FROM tidegate.lease l WHERE l.task_id = d.task_id AND l.deliveries = d.fence)), \
+        EXISTS (SELECT FROM tidegate.session s WHERE s.id = $1 AND s.draining)";
 /// Rows that are being settled at this moment are passed over: their progress is over, and waiting for them might close
 /// a circle with the settlement's own locks.
 const PROGRESS: &str = "WITH held AS MATERIALIZED ( \
@@ -41,7 +42,7 @@ impl Heart {
     }
 
     /// Keeps the session's leases alive for another lease time, counted by the database from when it gets there, and
-    /// brings back which tasks to cancel and which of the `held` are not the session's any more.
+    /// brings back which tasks to cancel, which of the `held` are not the session's any more, and whether to drain.
     pub async fn beat(&self, held: &[(TaskId, Fence)]) -> Result<Beat, StoreError> {
         let ids: Vec<Uuid> = held.iter().map(|(id, _)| id.0).collect();
         let fences: Vec<i32> = held.iter().map(|(_, fence)| i32::try_from(fence.0).unwrap_or(-1)).collect();
@@ -54,7 +55,7 @@ impl Heart {
             return Err(StoreError::SessionLost);
         }
         let tasks = |ids: Vec<Uuid>| ids.into_iter().map(TaskId).collect();
-        Ok(Beat { cancel: tasks(row.try_get(1)?), lost: tasks(row.try_get(2)?) })
+        Ok(Beat { cancel: tasks(row.try_get(1)?), lost: tasks(row.try_get(2)?), draining: row.try_get(3)? })
     }
 
     /// Keeps what handlers said of their progress, as JSON text, with the tasks that are still this session's.

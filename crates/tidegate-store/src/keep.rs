@@ -16,6 +16,7 @@ use crate::changes::{Changes, Leavings, Place, Released, flow_of, holding_of};
 use crate::connection::Tx;
 use crate::error::StoreError;
 use crate::ledger::Rings;
+use crate::permits::end_with_leases;
 use crate::store::Store;
 use crate::types::TaskError;
 
@@ -74,6 +75,8 @@ pub struct Swept {
     pub eligible: EpochMs,
     /// Behind which of the due tasks to go on, in their order: those up to there have no room now.
     pub(crate) passed: Option<(EpochMs, i64, Uuid)>,
+    /// Behind which flow to go on looking for what has waited too long for its peer.
+    pub(crate) flow: i64,
 }
 
 impl Swept {
@@ -174,10 +177,11 @@ impl Store {
         let rows = tx
             .call(|conn| sqlx::query(sql).bind(UNKNOWN_LEASE.as_millis() as i64).bind(SWEEP as i64).fetch_all(conn))
             .await?;
-        let (mut changes, mut now) = (Changes::default(), 0);
+        let (mut changes, mut now, mut permits) = (Changes::default(), 0, Vec::new());
         for row in &rows {
             now = row.try_get("now_ms")?;
             let released = Released::from_row(row)?;
+            permits.extend(released.permit_owner());
             let flows = self.inner_ref().directory.describe(&mut tx, [released.flow].into_iter()).await?;
             let key = flow_of(&flows, released.flow)?;
             let error = TaskError {
@@ -194,6 +198,7 @@ impl Store {
             tx.rollback().await;
             return Ok(0);
         }
+        end_with_leases(permits, &mut changes, &mut tx).await?;
         self.finish(changes, tx, now).await?;
         self.inner_ref().bells.ring(Topic::Returned, false);
         Ok(rows.len())
@@ -204,8 +209,11 @@ impl Store {
         if let Err(StoreError::Busy(_)) = &written {
             self.inner_ref().directory.forget();
         }
-        let Rings { workers, readers, .. } = written?;
+        let Rings { workers, readers, peers, .. } = written?;
         tx.commit().await?;
+        if peers {
+            self.inner_ref().bells.ring(Topic::Permit, false);
+        }
         self.inner_ref().bells.ring(Topic::Work, workers);
         self.inner_ref().bells.ring(Topic::Ended, readers);
         Ok(())

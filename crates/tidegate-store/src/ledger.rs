@@ -100,6 +100,8 @@ pub(crate) struct Ledger {
     usage: [Named<Counts>; 4],
     /// The retry budgets of kinds without a peer.
     kinds: Named<Counts>,
+    /// The calls that wait for a peer.
+    calls: Named<Counts>,
     /// By class and tenant.
     tenant_classes: [Named<Counts>; 3],
     /// Slots taken, by session.
@@ -120,6 +122,8 @@ pub(crate) struct Rings {
     pub(crate) parents: bool,
     /// Flows that were passed over for their tenant's sake are looked at again.
     pub(crate) unparked: bool,
+    /// A peer may have room that it had not.
+    pub(crate) peers: bool,
 }
 
 impl Ledger {
@@ -177,6 +181,19 @@ impl Ledger {
         if rate_ns != 0 || tokens_ns != 0 {
             self.count(3, peer, Counts { rate_ns, tokens_ns, ..Counts::default() });
         }
+    }
+
+    /// Calls take permits of a peer or give them back, and come to wait for it or stop waiting.
+    pub(crate) fn permits(&mut self, peer: &str, taken: i64, waits: i64) {
+        self.count(3, peer, Counts { running: taken, queued: waits, ..Counts::default() });
+        if waits != 0 {
+            entry(&mut self.calls, peer).queued += waits;
+        }
+    }
+
+    /// How many more calls wait for a peer.
+    pub(crate) fn calls(&self, peer: &str) -> i64 {
+        of_name(&self.calls, peer).map_or(0, |counts| counts.queued)
     }
 
     /// What is drawn from a peer's rates.
@@ -286,7 +303,8 @@ impl Ledger {
         let slots = self.slots.iter().filter(|(_, more)| **more != 0);
         let slots = slots.map(|(id, more)| (5, id.to_string(), Counts { running: *more, ..Counts::default() }));
         let kinds = self.kinds.iter().map(|(kind, counts)| (6, kind.clone(), *counts));
-        named.chain(of_class).chain(slots).chain(kinds).collect()
+        let calls = self.calls.iter().map(|(peer, counts)| (7, peer.clone(), *counts));
+        named.chain(of_class).chain(slots).chain(kinds).chain(calls).collect()
     }
 
     fn events(&self) -> impl Iterator<Item = (Told<'_>, &Vec<Uuid>)> {
@@ -368,6 +386,8 @@ impl Ledger {
             readers: row.try_get("reader_waits")?,
             parents: false,
             unparked: row.try_get::<i64, _>("unparked")? > 0,
+            peers: self.usage[3].iter().any(|(_, counts)| counts.running < 0)
+                || self.calls.iter().any(|(_, counts)| counts.queued < 0),
         })
     }
 }

@@ -4,6 +4,7 @@
 //! a pure function in core, and writes the outcome, the counters and the outbox together. Submissions, cancels and
 //! settlements are gathered while the transaction before is committing, so a transaction carries as many as arrived.
 
+mod admin_audit;
 mod admit;
 mod admit_write;
 mod audit;
@@ -18,6 +19,7 @@ mod connection;
 mod directory;
 mod door;
 mod error;
+mod explain;
 mod facts;
 mod gather;
 mod groups;
@@ -27,7 +29,9 @@ mod inspect;
 mod keep;
 mod ledger;
 mod migrate;
+mod overdue;
 mod partition;
+mod permits;
 mod policy;
 mod promote;
 mod read;
@@ -42,23 +46,28 @@ mod store;
 mod types;
 mod watch;
 mod work_bell;
+mod workers;
 pub mod yardstick;
 
+pub use admin_audit::{Actor, AuditEntry, AuditPage};
 pub use admit::{Admitter, AdmitterOptions};
 pub use audit::Drift;
 pub use background::supervise;
 pub use cancel::Canceller;
 pub use connection::StoreOptions;
 pub use error::{AdmitError, PolicyError, StoreError};
+pub use explain::Explained;
 pub use groups::{Group, GroupCancelled};
 pub use heart::Heart;
 pub use inspect::{Inspection, inspect};
 pub use keep::{Due, SWEEP, Swept};
 pub use migrate::{Migrated, SchemaState, migrate, schema_state};
 pub use partition::{Pruned, Retention};
+pub use permits::{PermitAnswer, PermitCall};
 pub use policy::{Held, MAX_PAUSES, Named, NamedPage};
 pub use session::Session;
 pub use snapshots::SnapshotHolder;
 pub use store::{CLOSE_LIMIT, Store};
 pub use types::*;
 pub use work_bell::WorkBell;
+pub use workers::{WorkerPage, WorkerRecord};

@@ -2,8 +2,9 @@
 -- cell's row. Indexes: active_flow_line from the first in a line on; flow_usage, usage and ready by their keys, ready from
 -- the flow's lower bound up.
 -- The lines with room are named by their class ($6), kind ($7), peer ($8) and the virtual time below which nothing
--- stands in them ($9); of each the first $5 flows are read, not those of the tenants $10. Of each flow so many tasks are
--- read that together they are $4 % of what is wanted. Flows in which slots are reserved have no line: all are visited.
+-- stands in them ($9); of each the first $5 flows are read, not those of the tenants $10, and suspects only where one may
+-- be taken ($11). Of each flow so many tasks are read that together they are $4 % of what is wanted. Flows in which slots
+-- are reserved have no line: all are visited.
 WITH near AS MATERIALIZED (
     SELECT w.*, coalesce(t.turn, 0) AS turn, coalesce(t.running, 0) AS class_running, coalesce(above.turn, 0) AS turn_above, coalesce(o.running, 0) AS tenant_running
     FROM (
@@ -27,7 +28,7 @@ WITH near AS MATERIALIZED (
                 WHERE u.flow_id = a.flow_id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1
             ) u
             WHERE a.class = l.class AND a.kind = l.kind AND a.peer = l.peer AND a.turn >= l.low AND NOT a.parked AND a.lane <> 0
-                AND u.queued > 0 AND a.tenant <> ALL($10::text[])
+                AND u.queued > 0 AND a.tenant <> ALL($10::text[]) AND (a.lane <> 3 OR $11::boolean)
             ORDER BY a.class, a.kind, a.peer, a.turn, a.flow_id LIMIT $5::int
         ) f
     ) w

@@ -10,6 +10,7 @@ use sqlx::{AssertSqlSafe, Executor, Row};
 use tidegate_core::{EpochMs, TaskId};
 use uuid::Uuid;
 
+use crate::admin_audit;
 use crate::connection::Tx;
 use crate::error::StoreError;
 use crate::store::Store;
@@ -164,7 +165,8 @@ impl Store {
     /// Deletes by row what is not partitioned, or outlived its partition.
     async fn prune_rows(&self, now: EpochMs, retention: &Retention) -> Result<u64, StoreError> {
         let before = |kept: Duration| now - kept.as_millis() as i64;
-        let sweeps: [(&'static str, i64); 10] = [
+        let sweeps: [(&'static str, i64); 11] = [
+            (admin_audit::PRUNE, before(admin_audit::KEPT)),
             ("DELETE FROM tidegate.hold WHERE until_ms < $1 AND $2 > 0", now),
             (
                 "DELETE FROM tidegate.idempotency WHERE (tenant, key) IN \

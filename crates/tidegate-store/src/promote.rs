@@ -22,7 +22,7 @@ use crate::ledger::Holding;
 use crate::store::Store;
 
 /// How long a reserved slot waits for its worker.
-const RESERVED_MS: i64 = 1_000;
+pub(crate) const RESERVED_MS: i64 = 1_000;
 
 // One clock for what is found and for what is told of it: up to there, and not a moment further, all is seen.
 const DUE_DEFERRED: &str = "WITH n AS MATERIALIZED (SELECT tidegate.now_ms() AS now_ms) \

@@ -3,7 +3,7 @@
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tidegate_core::submission::Cost;
-use tidegate_core::{EpochMs, Fence, Kind, PeerName, Reason, Status, TaskId, TenantId};
+use tidegate_core::{Class, EpochMs, Fence, Kind, PeerName, Reason, Status, TaskId, TenantId};
 use uuid::Uuid;
 
 use crate::connection::{PgQuery, call};
@@ -53,7 +53,7 @@ impl Store {
         if let Some(row) = self.ask(|| sqlx::query(ONE).bind(id.0).bind(tenant.as_str().to_owned())).await?.first() {
             let mut task = task_of(row)?;
             if task.status == Status::Queued {
-                task.queue_position = self.position(&task, row.try_get("rank")?).await?;
+                task.queue_position = self.position(task.class, row.try_get("rank")?, id).await?;
             }
             return Ok(Some(task));
         }
@@ -62,8 +62,8 @@ impl Store {
     }
 
     /// The place of a waiting task among all that wait, from 1; none beyond a thousand.
-    async fn position(&self, task: &TaskRecord, rank: i64) -> Result<Option<u32>, StoreError> {
-        let query = || sqlx::query(POSITION).bind(task.class.code()).bind(rank).bind(task.id.0).bind(MAX_POSITION);
+    pub(crate) async fn position(&self, class: Class, rank: i64, id: TaskId) -> Result<Option<u32>, StoreError> {
+        let query = || sqlx::query(POSITION).bind(class.code()).bind(rank).bind(id.0).bind(MAX_POSITION);
         let before: i64 = self.ask(query).await?.first().map_or(Ok(0), |row| row.try_get(0))?;
         Ok((before < MAX_POSITION).then(|| u32::try_from(before + 1).unwrap_or(1)))
     }
@@ -275,12 +275,12 @@ fn name<T, E>(parse: impl Fn(&str) -> Result<T, E>, text: &str) -> Result<T, Sto
     parse(text).map_err(|_| StoreError::Schema(format!("the name {text:?}")))
 }
 
-fn status(row: &PgRow) -> Result<Status, StoreError> {
+pub(crate) fn status(row: &PgRow) -> Result<Status, StoreError> {
     let text: &str = row.try_get("status")?;
     Status::parse(text).ok_or_else(|| StoreError::Schema(format!("the status {text:?}")))
 }
 
-fn reason(row: &PgRow) -> Result<Option<Reason>, StoreError> {
+pub(crate) fn reason(row: &PgRow) -> Result<Option<Reason>, StoreError> {
     let text: Option<&str> = row.try_get("reason")?;
     text.map(|text| Reason::parse(text).ok_or_else(|| StoreError::Schema(format!("the reason {text:?}")))).transpose()
 }

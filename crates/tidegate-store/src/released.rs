@@ -27,6 +27,8 @@ pub(crate) struct Released {
     /// What its tenant was charged for the run at its start, and in which class.
     pub(crate) charged_ms: i64,
     pub(crate) charged_in: Class,
+    /// Whether calls of it hold permits, or wait for one.
+    pub(crate) permits: bool,
 }
 
 impl Released {
@@ -59,6 +61,7 @@ impl Released {
             enqueued: row.try_get(20)?,
             charged_ms: row.try_get(21)?,
             charged_in: class_of(row.try_get(22)?)?,
+            permits: row.try_get(23)?,
         })
     }
 }
@@ -67,6 +70,11 @@ impl Released {
     /// When the attempt started.
     pub(crate) fn started(&self) -> EpochMs {
         self.running.started
+    }
+
+    /// Who owns the permits of its calls, where there are any.
+    pub(crate) fn permit_owner(&self) -> Option<(Uuid, i32)> {
+        self.permits.then_some((self.id.0, self.deliveries))
     }
 
     /// The tokens that it reserves.

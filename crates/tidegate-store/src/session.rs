@@ -24,6 +24,7 @@ use crate::error::StoreError;
 use crate::heart::Heart;
 use crate::hold;
 use crate::ledger::Rings;
+use crate::permits::end_with_leases;
 use crate::seen::{Terms, claimed_of, fill};
 use crate::store::{Store, StoreInner};
 use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, TaskError, Turn};
@@ -57,6 +58,8 @@ pub struct Session {
     pub(crate) store: Arc<StoreInner>,
     /// Turns have a connection of their own.
     connections: Connections,
+    /// And so have the permits of calls.
+    pub(crate) calls: Connections,
     pub(crate) heart: Heart,
     pub(crate) spec: SessionSpec,
     pub(crate) effects: HashMap<String, Effects>,
@@ -88,7 +91,8 @@ struct State {
     /// A transaction broke while committing, or its records could not be read: there may be leases nobody knows of.
     unsure: bool,
     /// The virtual time below which nothing stands in a line, as far as this session knows: what comes into a line stands
-    /// at the floor of its class or above, and floors only rise.
+    /// no more than [`MAX_BELOW_FLOOR_US`](crate::claim_room::MAX_BELOW_FLOOR_US) below the floor of its class, and
+    /// floors only rise.
     first_in: HashMap<Line, i64>,
     /// How much of what is wanted a look reads, above [`READ_PERCENT`]. Grows where looks stop short.
     read_more: i64,
@@ -116,7 +120,8 @@ impl Store {
         conn.release();
         let heart = Heart { connections: Connections::new(self.options(), 1)?, session, lease: spec.lease };
         let effects = spec.kinds.iter().map(|(kind, effects)| (kind.as_str().to_owned(), *effects)).collect();
-        Ok(Session { store: self.inner(), connections, heart, spec, effects, state: Mutex::default() })
+        let calls = Connections::new(self.options(), 1)?;
+        Ok(Session { store: self.inner(), connections, calls, heart, spec, effects, state: Mutex::default() })
     }
 
     /// Waits until there may be work to claim: the doorbell rang, or `max` is over. The first call after some time
@@ -207,7 +212,9 @@ impl Session {
         let reports: Vec<&Report> = reports.iter().chain(&late.told).collect();
         let of_kinds = self.left_of_kinds(&reports);
         let full: Vec<String> = of_kinds.iter().filter(|(_, left)| *left <= 0).map(|(kind, _)| kind.clone()).collect();
-        let open = limited.as_ref().map(|limited| limited.open(want, reports.len(), &full)).unwrap_or_default();
+        let suspects = self.may_take_suspect(&reports);
+        let open =
+            limited.as_ref().map(|limited| limited.open(want, reports.len(), &full, suspects)).unwrap_or_default();
         let mut changes = Changes::default();
         let (mut settled, mut now) = (vec![Settled::LeaseLost; reports.len()], None);
         let mut beside = None;
@@ -219,8 +226,7 @@ impl Session {
         let mut claim = Claim::default();
         if let Some(limited) = &limited {
             let looked = beside.as_mut().map(|beside| std::mem::take(&mut beside.1));
-            let claiming =
-                Claiming { session: self, want, limited, open: &open, of_kinds: &of_kinds, reports: &reports };
+            let claiming = Claiming { session: self, want, limited, open: &open, of_kinds: &of_kinds };
             claim = claiming.claim(looked, &mut changes, &mut tx).await?;
             now = Some(now.unwrap_or(claim.now));
         }
@@ -256,6 +262,9 @@ impl Session {
     fn ring(&self, rings: Rings, ended: bool, settled: &[Settled]) {
         if ended {
             self.store.bells.ring(Topic::Ended, rings.readers);
+        }
+        if rings.peers {
+            self.store.bells.ring(Topic::Permit, false);
         }
         if settled.iter().any(|settled| matches!(settled, Settled::Returned(_))) {
             self.store.bells.ring(Topic::Returned, false);
@@ -295,7 +304,7 @@ impl Session {
     }
 
     /// Whether this worker may take a task that was lost twice: it runs no other, once these have ended.
-    pub(crate) fn may_take_suspect(&self, ending: &[&Report]) -> bool {
+    fn may_take_suspect(&self, ending: &[&Report]) -> bool {
         let state = self.state();
         !state.held.iter().any(|((id, fence), (_, suspect))| {
             *suspect && !ending.iter().any(|report| report.id == *id && report.fence == *fence)
@@ -320,13 +329,14 @@ impl Session {
         let flow_ids = rows.iter().map(|row| row.try_get(2)).collect::<Result<Vec<i64>, _>>()?;
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
         let budgets = self.retry_budgets(reports, &rows, &flows, tx).await?;
-        let mut now = None;
+        let (mut now, mut permits) = (None, Vec::new());
         for row in &rows {
-            let n: i64 = row.try_get(23)?;
+            let n: i64 = row.try_get(24)?;
             let at: EpochMs = row.try_get(0)?;
             now = Some(at);
             let report = &reports[(n - 1) as usize];
             let mut released = Released::from_row(row)?;
+            permits.extend(released.permit_owner());
             let key = flow_of(&flows, released.flow)?;
             let policy = self.store.policy();
             released.running.may_retry = budgets.has_token(&key, changes.ledger());
@@ -358,6 +368,7 @@ impl Session {
                 changes.served().draw_peer(&key.peer, 0, token_shift(bucket, estimated, usage.tokens));
             }
         }
+        end_with_leases(permits, changes, tx).await?;
         Ok(now)
     }
 
@@ -418,6 +429,7 @@ impl Session {
                 .bind(open.lines.iter().map(|line| line.peer.clone()).collect::<Vec<_>>())
                 .bind(first)
                 .bind(open.paused.clone())
+                .bind(open.suspects)
                 .fetch_all(conn)
         })
         .await

@@ -10,6 +10,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::admin_audit::Actor;
 use crate::background::supervise;
 use crate::bell::Bells;
 use crate::connection::{Connections, StoreOptions};
@@ -29,6 +30,8 @@ pub struct Store {
     inner: Arc<StoreInner>,
     options: Arc<StoreOptions>,
     watch: Arc<Watch>,
+    /// To whom changes are put down.
+    pub(crate) actor: Actor,
     _closed: Arc<DropGuard>,
 }
 
@@ -116,7 +119,8 @@ impl Store {
         let watch = Arc::new(Watch::start(inner.clone()));
         let policy = inner.clone();
         inner.tasks.spawn(supervise("watch of the policy", closed.clone(), move || keep_remembered(policy.clone())));
-        Ok(Self { inner, options: Arc::new(options), watch, _closed: Arc::new(closed.drop_guard()) })
+        let actor = Actor::local();
+        Ok(Self { inner, options: Arc::new(options), watch, actor, _closed: Arc::new(closed.drop_guard()) })
     }
 
     /// Ends what works in the background and takes leave of the database, for as long as [`CLOSE_LIMIT`] at most. For all

@@ -318,6 +318,8 @@ pub struct Beat {
     pub cancel: Vec<TaskId>,
     /// Of the tasks that were said to be held, those whose lease is gone.
     pub lost: Vec<TaskId>,
+    /// Whether an operator told the session to take nothing more, to finish and to leave.
+    pub draining: bool,
 }
 
 /// Numbers for metrics and health, read from the tables.
@@ -325,6 +327,8 @@ pub struct Beat {
 pub struct Gauges {
     /// Tasks by class that are QUEUED, ADMITTED or RUNNING, DEFERRED.
     pub classes: Vec<(Class, ClassGauges)>,
+    /// What uses each peer that somebody configured, by name; of very many the first.
+    pub peers: Vec<PeerGauges>,
     /// Bytes of payload held by tasks that have not ended.
     pub bytes: i64,
     /// Age of the oldest QUEUED task.
@@ -350,6 +354,17 @@ pub struct ClassGauges {
     pub running: i64,
     /// DEFERRED.
     pub deferred: i64,
+}
+
+/// What uses a peer, beside its limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerGauges {
+    /// Its name.
+    pub name: String,
+    /// Tasks that are ADMITTED or RUNNING for it, and calls of others that hold a permit.
+    pub in_flight: i64,
+    /// How many there may be; `None` where that is not limited.
+    pub max_in_flight: Option<u32>,
 }
 
 /// The session's id beside the lease it grants.

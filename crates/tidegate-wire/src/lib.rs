@@ -4,7 +4,9 @@
 //! with `'static` in place of the lifetime. Readers ignore members that they do not know.
 
 mod attempt;
+mod audit;
 mod cancellation;
+mod explanation;
 pub mod header;
 mod policy;
 mod policy_schema;
@@ -14,9 +16,12 @@ mod schema;
 mod submission;
 mod task;
 mod time;
+mod worker;
 
 pub use attempt::{Attempt, AttemptList};
+pub use audit::{AuditEntry, AuditPage};
 pub use cancellation::{CancellationRequest, Cancelled};
+pub use explanation::{Blocker, Explanation};
 pub use policy::{
     LimitsChange, LimitsDocument, MERGE_PATCH_JSON, Pause, PauseList, PauseRequest, PeerChange, PeerDocument, PeerPage,
     PeerUsage, TenantChange, TenantDocument, TenantPage, TenantUsage,
@@ -28,6 +33,7 @@ pub use submission::{
 };
 pub use task::{Cancel, Cost, CostReport, Labels, Task, TaskError, TaskList};
 pub use time::{BadTimestamp, Timestamp};
+pub use worker::{WorkerDocument, WorkerPage};
 
 /// The longest payload nesting that is let in, in levels of arrays and objects.
 pub const MAX_PAYLOAD_DEPTH: usize = tidegate_core::json::MAX_DEPTH;

@@ -15,6 +15,7 @@ use crate::context::{Context, Run};
 use crate::handler::HandlerError;
 use crate::measure;
 use crate::options::WorkerOptions;
+use crate::permit_desk::PermitDesk;
 use crate::registry::Entry;
 use crate::report::{Ended, Outcome, failed, outcome, stopped};
 use crate::shift::{Shift, Slot};
@@ -52,7 +53,13 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     /// For a task that a turn claimed which was sent at `sent`.
-    pub(crate) fn new(mut claimed: Claimed, sent: Instant, entry: Entry, options: &WorkerOptions) -> Self {
+    pub(crate) fn new(
+        mut claimed: Claimed,
+        sent: Instant,
+        entry: Entry,
+        options: &WorkerOptions,
+        permits: Arc<PermitDesk>,
+    ) -> Self {
         let deadline = sent + claimed.remaining.saturating_sub(options.settle_reserve);
         let timeout = claimed.attempt_timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let (stop_at, stop_cause) = match timeout {
@@ -62,7 +69,7 @@ impl Attempt {
         let slot = Arc::new(Slot::new(claimed.id, claimed.fence));
         let max_result_bytes = entry.options.max_result_bytes;
         let payload = std::mem::take(&mut claimed.payload);
-        let run = Arc::new(Run { claimed, stop_at, stop_cause, max_result_bytes, slot });
+        let run = Arc::new(Run { claimed, stop_at, stop_cause, max_result_bytes, slot, permits });
         Self { run, payload, entry, graces: options.into() }
     }
 

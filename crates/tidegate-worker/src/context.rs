@@ -7,10 +7,13 @@ use serde::Serialize;
 use tidegate_core::budget::Budget;
 use tidegate_core::submission::Cost;
 use tidegate_core::{EpochMs, Fence, Kind, PeerName, TaskId, TenantId};
-use tidegate_store::Claimed;
-use tokio::time::Instant;
+use tidegate_store::{Claimed, PermitCall};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
+use crate::permit::{Permit, PermitError};
+use crate::permit_desk::PermitDesk;
 use crate::shift::Slot;
 use crate::stop::{Cause, Stop};
 
@@ -43,6 +46,7 @@ pub(crate) struct Run {
     pub(crate) stop_cause: Cause,
     pub(crate) max_result_bytes: usize,
     pub(crate) slot: Arc<Slot>,
+    pub(crate) permits: Arc<PermitDesk>,
 }
 
 impl Context {
@@ -145,6 +149,33 @@ impl Context {
             signal.stop(self.run.stop_cause);
         }
         signal.cause().map_or(Ok(()), |cause| Err(cause.into()))
+    }
+
+    /// Takes a permit for one call of a peer other than the task's own: one of the peer's `max_in_flight` in the whole
+    /// fleet, and one request of its `requests_per_minute`.
+    ///
+    /// Where the peer has no room it waits, for as long as the peer's `max_wait_ms` at most and not at all where that is
+    /// not set, and is told [`PermitError::Busy`] then; at once where as many as the peer's `max_waiting` wait already.
+    /// A task whose submission names a peer holds that one's permit for as long as it runs. While a task holds any
+    /// permit it is Busy at once for every other: two tasks must never wait for each other's. It stops waiting when the
+    /// run should stop. Dropping the future gives up.
+    pub async fn permit(&self, peer: &PeerName) -> Result<Permit, PermitError> {
+        self.checkpoint()?;
+        let Claimed { id: task, fence, peer: own, .. } = &self.run.claimed;
+        if own.is_some() {
+            return Err(PermitError::Busy { retry_after: None });
+        }
+        let call = PermitCall { task: *task, fence: *fence, peer: peer.clone(), call: Uuid::now_v7() };
+        let answered = self.run.permits.ask(call.clone())?;
+        // From here on it is given back, or given up, whatever happens.
+        let permit = Permit::new(self.run.permits.clone(), call);
+        tokio::select! {
+            biased;
+            answered = answered => answered.unwrap_or(Err(PermitError::Lost)).map(|()| permit),
+            () = async { tokio::select! { () = self.cancelled() => {}, () = sleep_until(self.run.stop_at) => {} } } => {
+                Err(self.checkpoint().err().unwrap_or(Stop::Late).into())
+            }
+        }
     }
 
     /// Says how far it has come; the latest replaces what was said before. It travels after the next heartbeat.

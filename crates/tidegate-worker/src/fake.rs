@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tidegate_core::settlement::Ending;
 use tidegate_core::submission::Cost;
-use tidegate_core::{Fence, Kind, Reason, Status, TaskId, TenantId};
-use tidegate_store::{Beat, Claimed, Report, SessionId, SessionSpec, Settled, Turn};
+use tidegate_core::{Fence, Kind, PeerName, Reason, Status, TaskId, TenantId};
+use tidegate_store::{Beat, Claimed, PermitAnswer, PermitCall, Report, SessionId, SessionSpec, Settled, Turn};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
@@ -52,6 +52,8 @@ pub(crate) struct State {
     /// Tasks whose result is refused as a value.
     pub(crate) unstorable: HashSet<TaskId>,
     pub(crate) cancels: HashSet<TaskId>,
+    /// Whether an operator has the session drain.
+    pub(crate) draining: bool,
     /// Reports and wanted tasks of each turn.
     pub(crate) turns: Vec<(usize, usize)>,
     pub(crate) beats: Vec<Instant>,
@@ -59,6 +61,44 @@ pub(crate) struct State {
     pub(crate) progress_plan: Option<Plan>,
     in_flight: usize,
     pub(crate) most_in_flight: usize,
+    /// Calls that hold a permit, or wait for one.
+    pub(crate) permits: Vec<(PermitCall, bool)>,
+    /// Permits of every peer together; no limit where it is not set.
+    pub(crate) permit_room: Option<usize>,
+    /// How long a call may wait.
+    pub(crate) permit_wait: Duration,
+    /// One for each of the next transactions of permits; after them all work.
+    pub(crate) permit_plans: VecDeque<Plan>,
+    /// Releases and asks of each of them.
+    pub(crate) exchanges: Vec<(usize, usize)>,
+}
+
+impl State {
+    /// Calls that hold a permit.
+    pub(crate) fn permits_held(&self) -> usize {
+        self.permits.iter().filter(|(_, taken)| *taken).count()
+    }
+
+    fn answer(&mut self, session: SessionId, call: &PermitCall) -> PermitAnswer {
+        if self.leases.get(&call.task) != Some(&(call.fence, session)) {
+            return PermitAnswer::Lost;
+        }
+        let room = self.permit_room.is_none_or(|room| self.permits_held() < room);
+        let max = self.permit_wait;
+        match self.permits.iter_mut().find(|(known, _)| known.task == call.task) {
+            Some((known, _)) if known.call != call.call => PermitAnswer::Busy { retry_after: None },
+            Some((_, taken)) if *taken || room => {
+                *taken = true;
+                PermitAnswer::Taken
+            }
+            Some(_) => PermitAnswer::Waits { max },
+            None if !room && max.is_zero() => PermitAnswer::Busy { retry_after: Some(Duration::from_secs(1)) },
+            None => {
+                self.permits.push((call.clone(), room));
+                if room { PermitAnswer::Taken } else { PermitAnswer::Waits { max } }
+            }
+        }
+    }
 }
 
 /// The fake. Clones are the same store.
@@ -67,6 +107,7 @@ pub(crate) struct FakeStore {
     state: Arc<Mutex<State>>,
     work: Arc<Notify>,
     cancel: Arc<Notify>,
+    permit: Arc<Notify>,
 }
 
 pub(crate) fn task(number: u128, kind: &str, payload: &str) -> Claimed {
@@ -105,6 +146,12 @@ impl FakeStore {
         self.cancel.notify_one();
     }
 
+    /// Has the session drain, as an operator does.
+    pub(crate) fn ask_to_drain(&self) {
+        self.state().draining = true;
+        self.cancel.notify_one();
+    }
+
     /// Takes a lease away, as the reaper does.
     pub(crate) fn reap(&self, number: u128) {
         self.state().leases.remove(&TaskId(Uuid::from_u128(number)));
@@ -139,6 +186,7 @@ impl FakeStore {
             let mine = state.leases.get(&report.id) == Some(&(report.fence, session));
             if mine {
                 state.leases.remove(&report.id);
+                state.permits.retain(|(call, _)| call.task != report.id);
                 state.settled.push(report.clone());
                 turn.settled.push(match report.ending {
                     Ending::HandedBack => Settled::Returned(Reason::HandedBack),
@@ -180,6 +228,10 @@ impl WorkPort for FakeStore {
 
     async fn wait_for_cancel(&self, max: Duration) -> bool {
         timeout(max, self.cancel.notified()).await.is_ok()
+    }
+
+    async fn wait_for_permit(&self, max: Duration) {
+        let _ = timeout(max, self.permit.notified()).await;
     }
 }
 
@@ -240,6 +292,29 @@ impl SessionPort for FakeSession {
         self.turn(reports, want + more).await
     }
 
+    async fn permits(&self, released: &[PermitCall], asked: &[PermitCall]) -> Result<Vec<PermitAnswer>, PortError> {
+        let plan = {
+            let mut state = self.store.state();
+            state.exchanges.push((released.len(), asked.len()));
+            state.permit_plans.pop_front().unwrap_or(Plan::Work)
+        };
+        match plan {
+            Plan::Work | Plan::DoThenFail => {}
+            Plan::Fail => return Err(unreachable()),
+            Plan::Hang => std::future::pending().await,
+            Plan::Lost => return Err(PortError::SessionLost),
+        }
+        let mut state = self.store.state();
+        state.permits.retain(|(known, _)| released.iter().all(|call| call.call != known.call));
+        let answers = asked.iter().map(|call| state.answer(self.id, call)).collect();
+        if plan == Plan::DoThenFail { Err(PortError::OutcomeUnknown("cut".into())) } else { Ok(answers) }
+    }
+
+    async fn permit_room(&self, _: &[PeerName]) -> Result<bool, PortError> {
+        let state = self.store.state();
+        Ok(state.permit_room.is_none_or(|room| state.permits_held() < room))
+    }
+
     async fn close(&self) -> Result<(), PortError> {
         self.store.state().closed = true;
         Ok(())
@@ -272,6 +347,7 @@ impl HeartPort for FakeHeart {
         Ok(Beat {
             cancel: held.iter().map(|(id, _)| *id).filter(|id| state.cancels.contains(id)).collect(),
             lost: held.iter().filter(|lease| !mine(lease)).map(|(id, _)| *id).collect(),
+            draining: state.draining,
         })
     }
 

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_core::{Fence, TaskId};
-use tidegate_store::{Beat, Report, SessionId, SessionSpec, Turn};
+use tidegate_core::{Fence, PeerName, TaskId};
+use tidegate_store::{Beat, PermitAnswer, PermitCall, Report, SessionId, SessionSpec, Turn};
 
 /// What can go wrong, one variant for each thing the runtime does about it.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +42,9 @@ pub trait WorkPort: Send + Sync + 'static {
     /// Returns true when a cancel was asked of a running task, perhaps another worker's; false after `max`. A ring
     /// since the last return is not missed.
     fn wait_for_cancel(&self, max: Duration) -> impl Future<Output = bool> + Send;
+
+    /// Returns when a peer may have room for a call, as far as this process knows, and after `max` in any case.
+    fn wait_for_permit(&self, max: Duration) -> impl Future<Output = ()> + Send;
 }
 
 /// One session.
@@ -76,6 +79,17 @@ pub trait SessionPort: Send + Sync + 'static {
             self.turn(reports, want + more).await
         }
     }
+
+    /// In one transaction gives back the permits of the `released` calls, or ends their waiting, and then answers those
+    /// that ask, in order. Repeating either is nothing new.
+    fn permits(
+        &self,
+        released: &[PermitCall],
+        asked: &[PermitCall],
+    ) -> impl Future<Output = Result<Vec<PermitAnswer>, PortError>> + Send;
+
+    /// Whether one of these peers may have room: a look that changes nothing and locks nothing.
+    fn permit_room(&self, peers: &[PeerName]) -> impl Future<Output = Result<bool, PortError>> + Send;
 
     /// Ends the session. It holds no lease any more.
     fn close(&self) -> impl Future<Output = Result<(), PortError>> + Send;

@@ -18,6 +18,7 @@ use crate::attempt::{Attempt, Finished};
 use crate::measure;
 use crate::options::WorkerOptions;
 use crate::outbox::{Outbox, Refusal};
+use crate::permit_desk::{self, PermitDesk};
 use crate::port::{PortError, SessionPort, WorkPort};
 use crate::registry::Registry;
 use crate::report::unasked;
@@ -97,6 +98,7 @@ pub(crate) struct Serving<'a, P: WorkPort> {
     desk: &'a mut Desk,
     session: Arc<P::Session>,
     shift: Arc<Shift>,
+    permits: Arc<PermitDesk>,
     /// Shared with the turn in flight, which takes along what is reported before it has the lock.
     outbox: Arc<Mutex<Outbox>>,
     turn: Option<JoinHandle<Turned>>,
@@ -115,11 +117,14 @@ pub(crate) struct Serving<'a, P: WorkPort> {
 
 impl<'a, P: WorkPort> Serving<'a, P> {
     pub(crate) fn new(port: Arc<P>, desk: &'a mut Desk, session: P::Session, shift: Arc<Shift>) -> Self {
+        let (session, permits) = (Arc::new(session), Arc::<PermitDesk>::default());
+        tokio::spawn(permit_desk::serve(port.clone(), session.clone(), shift.clone(), permits.clone()));
         Self {
             port,
             desk,
-            session: Arc::new(session),
+            session,
             shift,
+            permits,
             outbox: Arc::default(),
             turn: None,
             bell: None,
@@ -132,7 +137,7 @@ impl<'a, P: WorkPort> Serving<'a, P> {
         }
     }
 
-    /// Serves until the session is lost or, after `shutdown`, drained.
+    /// Serves until the session is lost or, after `shutdown` or at an operator's word, drained.
     pub(crate) async fn serve(mut self, shutdown: &CancellationToken) -> Served {
         loop {
             if self.may_turn() {
@@ -171,6 +176,7 @@ impl<'a, P: WorkPort> Serving<'a, P> {
             biased;
             () = shift.lost() => Event::Lost,
             () = shutdown.cancelled(), if open => Event::Shutdown,
+            () = shift.draining(), if open => Event::Shutdown,
             Some(finished) = desk.finished.recv() => Event::Finished(finished),
             Some(turned) = OptionFuture::from(turn.as_mut()) => Event::Turned(turned),
             Some(()) = OptionFuture::from(wake_at.map(sleep_until)) => Event::Time,
@@ -295,7 +301,7 @@ impl<'a, P: WorkPort> Serving<'a, P> {
             self.outbox().push(unasked(&claimed));
             return;
         };
-        let attempt = Attempt::new(claimed, sent, entry.clone(), &self.desk.options);
+        let attempt = Attempt::new(claimed, sent, entry.clone(), &self.desk.options, self.permits.clone());
         if self.stage != Stage::Open {
             self.outbox().push(attempt.handed_back());
         } else if let Some(report) = attempt.too_late() {

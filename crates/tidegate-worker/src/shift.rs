@@ -75,6 +75,7 @@ impl Slot {
 pub(crate) struct Shift {
     table: Mutex<Table>,
     lost: CancellationToken,
+    draining: CancellationToken,
     ended: CancellationToken,
     /// Rung when a heartbeat should be sent at once.
     pub(crate) beat_now: Notify,
@@ -134,6 +135,9 @@ impl Shift {
 
     /// Does what the answer to a heartbeat says, which named `held`.
     pub(crate) fn obey(&self, held: &[(TaskId, Fence)], beat: &Beat) {
+        if beat.draining {
+            self.draining.cancel();
+        }
         let table = self.table();
         let lost: HashSet<TaskId> = beat.lost.iter().copied().collect();
         let cancel: HashSet<TaskId> = beat.cancel.iter().copied().collect();
@@ -175,6 +179,16 @@ impl Shift {
         self.lost.cancelled().await;
     }
 
+    /// Completes when an operator had the session drain.
+    pub(crate) async fn draining(&self) {
+        self.draining.cancelled().await;
+    }
+
+    /// Whether an operator had the session drain.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+
     /// Ends the heartbeat.
     pub(crate) fn end(&self) {
         self.ended.cancel();
@@ -206,9 +220,9 @@ mod tests {
         shift.leave(&old);
         let new = slot(1, 2);
         assert!(shift.enter(new.clone()));
-        shift.obey(&held, &Beat { cancel: vec![], lost: vec![new.id] });
+        shift.obey(&held, &Beat { lost: vec![new.id], ..Beat::default() });
         assert_eq!(new.signal.cause(), None);
-        shift.obey(&shift.leases(), &Beat { cancel: vec![], lost: vec![new.id] });
+        shift.obey(&shift.leases(), &Beat { lost: vec![new.id], ..Beat::default() });
         assert_eq!(new.signal.cause(), Some(Cause::Lost));
     }
 

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Fence, TaskId};
-use tidegate_store::{Beat, Heart, Report, Session, SessionId, SessionSpec, Store, StoreError, Turn, WorkBell};
+use tidegate_core::{Fence, PeerName, TaskId};
+use tidegate_store::{
+    Beat, Heart, PermitAnswer, PermitCall, Report, Session, SessionId, SessionSpec, Store, StoreError, Turn, WorkBell,
+};
 use tokio::sync::{Mutex, watch};
 use tokio::time::{sleep, timeout};
 
@@ -14,13 +16,15 @@ pub struct StorePort {
     store: Store,
     work: Mutex<WorkBell>,
     cancels: Mutex<watch::Receiver<u64>>,
+    permits: Mutex<watch::Receiver<u64>>,
 }
 
 impl StorePort {
     /// The port of one worker. Two workers of a process need one each: a bell tells one waiter.
     pub fn new(store: Store) -> Self {
         let (work, cancels) = (Mutex::new(store.work_bell()), Mutex::new(store.cancel_bell()));
-        Self { store, work, cancels }
+        let permits = Mutex::new(store.permit_bell());
+        Self { store, work, cancels, permits }
     }
 }
 
@@ -47,10 +51,25 @@ impl WorkPort for StorePort {
             }
         }
     }
+
+    async fn wait_for_permit(&self, max: Duration) {
+        let mut bell = self.permits.lock().await;
+        if let Ok(Err(_)) = timeout(max, bell.changed()).await {
+            sleep(max).await;
+        }
+    }
 }
 
 impl SessionPort for Session {
     type Heart = Heart;
+
+    async fn permits(&self, released: &[PermitCall], asked: &[PermitCall]) -> Result<Vec<PermitAnswer>, PortError> {
+        Ok(self.permits(released, asked).await?)
+    }
+
+    async fn permit_room(&self, peers: &[PeerName]) -> Result<bool, PortError> {
+        Ok(self.permit_room(peers).await?)
+    }
 
     fn id(&self) -> SessionId {
         self.id()

@@ -53,7 +53,7 @@ impl<P: WorkPort> Worker<P> {
         self
     }
 
-    /// Claims and runs tasks until `shutdown`, then drains. Dropping the future drains as well, unobserved.
+    /// Claims and runs tasks until `shutdown`, or until an operator has its session drain, then drains. Dropping the future drains as well, unobserved.
     pub async fn run(self, shutdown: CancellationToken) -> Drained {
         let shutdown = shutdown.child_token();
         let _shut_down_when_dropped = shutdown.clone().drop_guard();
@@ -77,8 +77,10 @@ impl<P: WorkPort> Worker<P> {
                 session.id = %session.id().0, worker = desk.options.name, slots = desk.options.slots,
                 kinds = ?desk.registry.kinds(), "serving"
             );
-            match Serving::new(port.clone(), &mut desk, session, shift).serve(&shutdown).await {
+            match Serving::new(port.clone(), &mut desk, session, shift.clone()).serve(&shutdown).await {
                 Served::Drained(left) => return Drained { left },
+                // Who was told to leave does not come back under another id.
+                Served::Lost if shift.is_draining() => break,
                 Served::Lost if opened.elapsed() < desk.options.lease => short_lives += 1,
                 Served::Lost => short_lives = 0,
             }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use sqlx::{Connection, PgConnection};
 use tidegate_core::submission::{Submission, Timing};
-use tidegate_core::{Fence, Kind, Reason, Status, TaskId, TenantId};
+use tidegate_core::{Fence, Kind, PeerName, Reason, Status, TaskId, TenantId};
 use tidegate_store::{
     Admission, Admitter, AdmitterOptions, CancelOutcome, Canceller, Group, GroupCancelled, Store, StoreOptions,
     TaskRecord,
@@ -315,4 +315,59 @@ async fn what_a_handler_says_of_its_progress_can_be_read_while_it_runs() {
     cell.canceller.cancel(&TenantId::default_tenant(), told, None).await.unwrap();
     cell.until(told, Status::Cancelled).await;
     worker.shut_down().await;
+}
+
+/// Calls a peer beside its own work: counts how many do so at once.
+struct Calling {
+    now: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+impl Handler for Calling {
+    type Input = Value;
+    type Output = ();
+
+    async fn run(&self, ctx: Context, _: Value) -> Result<(), HandlerError> {
+        let permit = ctx.permit(&PeerName::parse("hotels").unwrap()).await?;
+        self.most.fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        drop(permit);
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_of_two_workers_share_the_one_permit_of_a_peer_and_none_is_lost() {
+    let cell = Cell::new().await;
+    let limits = serde_json::json!({"max_in_flight": 1, "max_wait_ms": 25_000});
+    cell.store.patch_peer(&PeerName::parse("hotels").unwrap(), &limits).await.unwrap();
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut workers = Vec::new();
+    for _ in 0..2 {
+        let store = Store::open(StoreOptions::new(cell.db.url())).unwrap();
+        let mut registry = Registry::new();
+        let calling = typed(Calling { now: now.clone(), most: most.clone() });
+        registry.register(Kind::parse("calling").unwrap(), KindOptions::default(), calling);
+        let worker = Worker::new(Arc::new(StorePort::new(store)), registry, options()).unwrap();
+        let shutdown = CancellationToken::new();
+        workers.push(Running { life: tokio::spawn(worker.run(shutdown.clone())), shutdown });
+    }
+    let mut ids = Vec::new();
+    for _ in 0..24 {
+        ids.push(cell.submit("calling", "null", None).await);
+    }
+    for id in ids {
+        cell.until(id, Status::Completed).await;
+    }
+    assert_eq!(most.load(Ordering::SeqCst), 1);
+    poll_until(LIMIT, "all permits to be back", async || {
+        let peer = cell.store.peer(&PeerName::parse("hotels").unwrap()).await.unwrap().unwrap();
+        (peer.held.running == 0 && peer.held.queued == 0).then_some(())
+    })
+    .await;
+    for worker in workers {
+        worker.shut_down().await;
+    }
+    assert_eq!(cell.store.audit_records().await.unwrap(), []);
 }

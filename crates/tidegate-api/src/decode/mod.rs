@@ -13,7 +13,7 @@ pub(crate) use class::earn_class;
 pub(crate) use group::group;
 pub(crate) use headers::{SubmitHeaders, no_idempotency_key, only};
 pub(crate) use members::{Members, array, check_item, document, duplicate, list_document, missing, unknown};
-pub(crate) use policy::{change, name_page, pause};
+pub(crate) use policy::{change, id_page, name_page, number_page, pause};
 pub(crate) use query::{cursor, filter, no_parameters, wait};
 #[cfg(test)]
 pub(crate) use submission::NAMES as MEMBER_NAMES;

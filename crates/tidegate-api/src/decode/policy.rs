@@ -5,6 +5,8 @@ use serde_json::{Map, Value};
 use tidegate_core::pause::{MAX_REASON_BYTES, PauseMode, PauseTarget};
 use tidegate_core::{Class, EpochMs, Kind, PeerName, TenantId};
 use tidegate_wire::{DEFAULT_PAGE, Fault, MAX_PAGE, Timestamp};
+use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 use crate::decode::members::{Members, array, duplicate, pointer_to, unknown};
 use crate::decode::query::parameters;
@@ -127,6 +129,22 @@ pub(crate) fn name_page(uri: &Uri) -> Result<(Option<String>, u16), Rejection> {
         }
     }
     Ok((after, limit))
+}
+
+/// A page of things with ids: how many, and after which.
+pub(crate) fn id_page(uri: &Uri) -> Result<(Option<Uuid>, u16), Rejection> {
+    page_by(uri, |text| text.parse().ok().map(Hyphenated::into_uuid))
+}
+
+/// A page of things with numbers: how many, and before which.
+pub(crate) fn number_page(uri: &Uri) -> Result<(Option<i64>, u16), Rejection> {
+    page_by(uri, |text| text.parse().ok().filter(|number| *number >= 0))
+}
+
+fn page_by<T>(uri: &Uri, parse: impl Fn(&str) -> Option<T>) -> Result<(Option<T>, u16), Rejection> {
+    let (cursor, limit) = name_page(uri)?;
+    let bad = || Bad::value("must be a next_cursor as it was given").at_parameter("cursor");
+    Ok((cursor.map(|text| parse(&text).ok_or_else(bad)).transpose()?, limit))
 }
 
 /// The number of items on a page.

@@ -19,11 +19,15 @@ const WHOLE: &[&str] = &[
     "Accepted",
     "Attempt",
     "AttemptList",
+    "AuditEntry",
+    "AuditPage",
+    "Blocker",
     "Cancel",
     "Cancelled",
     "ClassWaits",
     "Cost",
     "CostReport",
+    "Explanation",
     "PauseList",
     "PeerPage",
     "PeerUsage",
@@ -33,6 +37,8 @@ const WHOLE: &[&str] = &[
     "TaskList",
     "TenantPage",
     "TenantUsage",
+    "WorkerDocument",
+    "WorkerPage",
 ];
 
 #[derive(OpenApi)]
@@ -46,7 +52,7 @@ const WHOLE: &[&str] = &[
     ),
     tags(
         (name = "tasks", description = "Submitting, reading and cancelling tasks"),
-        (name = "operators", description = "Limits, tenants, peers and pauses, changed while the cell runs"),
+        (name = "operators", description = "Limits, tenants, peers, pauses and workers, changed while the cell runs"),
         (name = "system", description = "How the system is"),
         (name = "plain", description = "Pages and probes")
     )

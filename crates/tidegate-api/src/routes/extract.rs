@@ -3,6 +3,7 @@
 use axum::extract::{FromRequestParts, RawPathParams};
 use http::request::Parts;
 use tidegate_core::{TaskId, TenantId};
+use tidegate_store::Actor;
 use tidegate_wire::Fault;
 
 use crate::access::Caller;
@@ -13,9 +14,7 @@ pub(crate) struct Tenant(pub(crate) TenantId);
 
 impl Tenant {
     pub(crate) fn of(parts: &Parts) -> Result<Self, Rejection> {
-        let caller = parts.extensions.get::<Caller>();
-        let caller = caller.ok_or_else(|| Rejection::fault(Fault::Internal, "the request did not pass the gate"))?;
-        Ok(Self(caller.tenant.clone()))
+        caller(parts).map(|caller| Self(caller.tenant.clone()))
     }
 }
 
@@ -25,6 +24,22 @@ impl<S: Sync> FromRequestParts<S> for Tenant {
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Rejection> {
         Self::of(parts)
     }
+}
+
+/// Who is asking, as changes are put down to them. A request that did not pass the gate is nobody's.
+pub(crate) struct By(pub(crate) Actor);
+
+impl<S: Sync> FromRequestParts<S> for By {
+    type Rejection = Rejection;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Rejection> {
+        caller(parts).map(|caller| Self(caller.actor()))
+    }
+}
+
+fn caller(parts: &Parts) -> Result<&Caller, Rejection> {
+    let caller = parts.extensions.get::<Caller>();
+    caller.ok_or_else(|| Rejection::fault(Fault::Internal, "the request did not pass the gate"))
 }
 
 /// The task that the path names. What is no id is answered as one that is unknown.

@@ -6,6 +6,7 @@ mod cancel;
 mod cancellations;
 mod docs;
 mod document;
+mod explain;
 mod extract;
 mod plain;
 mod poll;
@@ -37,6 +38,7 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(batch::submit_batch))
         .routes(routes!(tasks::get))
         .routes(routes!(tasks::attempts))
+        .routes(routes!(explain::explain))
         .routes(routes!(cancel::cancel))
         .routes(routes!(cancellations::cancel))
         .routes(routes!(pressure::pressure))
@@ -47,6 +49,9 @@ fn routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::peers::get, admin::peers::patch, admin::peers::delete))
         .routes(routes!(admin::pauses::create, admin::pauses::list))
         .routes(routes!(admin::pauses::delete))
+        .routes(routes!(admin::workers::list))
+        .routes(routes!(admin::workers::drain))
+        .routes(routes!(admin::audit::list))
         .routes(routes!(plain::livez))
         .routes(routes!(plain::readyz))
         .routes(routes!(plain::metrics))
@@ -68,6 +73,7 @@ const PATTERNS: &[&str] = &[
     "/v1/tasks/batch",
     "/v1/tasks/{id}",
     "/v1/tasks/{id}/attempts",
+    "/v1/tasks/{id}/explain",
     "/v1/tasks/{id}/cancel",
     "/v1/cancellations",
     "/v1/pressure",
@@ -78,6 +84,9 @@ const PATTERNS: &[&str] = &[
     "/v1/admin/peers/{name}",
     "/v1/admin/pauses",
     "/v1/admin/pauses/{id}",
+    "/v1/admin/workers",
+    "/v1/admin/workers/{id}/drain",
+    "/v1/admin/audit",
     "/livez",
     "/readyz",
     "/metrics",

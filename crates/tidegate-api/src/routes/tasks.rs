@@ -47,7 +47,7 @@ pub(crate) async fn get(
 }
 
 /// How long what stands at a place in the queue is expected to wait, where it is known how fast the queue drains.
-fn expected_ms(app: &Shared, position: u32) -> Option<i64> {
+pub(super) fn expected_ms(app: &Shared, position: u32) -> Option<i64> {
     let (policy, facts) = app.backend.facts()?;
     let rate = facts.pace.rate(SlotCaps::of(&policy.limits, facts.live_slots).total)?;
     Some((f64::from(position) / rate) as i64)

@@ -27,6 +27,7 @@ async fn every_answer_has_a_request_id_and_the_pressure() {
         ("GET", "/v1/tasks/x", ""),
         ("GET", &format!("/v1/tasks/{id}"), ""),
         ("GET", &format!("/v1/tasks/{id}/attempts"), ""),
+        ("GET", &format!("/v1/tasks/{id}/explain"), ""),
         ("POST", &format!("/v1/tasks/{id}/cancel"), ""),
         ("POST", "/v1/cancellations", "{\"token\":\"t\"}"),
         ("POST", "/v1/cancellations", "{}"),

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use tidegate_api::{Backend, BoxFuture};
-use tidegate_core::admission::{Facts, ParentFacts, cell_pressure, decide};
+use tidegate_core::admission::{Facts, Load, ParentFacts, cell_pressure, decide};
+use tidegate_core::explain::{Subject, Surroundings, explain};
 use tidegate_core::policy::Policy;
 use tidegate_core::submission::Submission;
 use tidegate_core::{Class, EpochMs, Fence, Reason, Status, TaskId, TenantId};
 use tidegate_store::{
-    Admission, AdmitError, AttemptRecord, CancelOutcome, ClassGauges, Gauges, Group, GroupCancelled, StoreError,
-    TaskFilter, TaskPage, TaskRecord,
+    Admission, AdmitError, AttemptRecord, CancelOutcome, ClassGauges, Explained, Gauges, Group, GroupCancelled,
+    StoreError, TaskFilter, TaskPage, TaskRecord,
 };
 use tokio::sync::watch;
 
@@ -328,6 +329,38 @@ fn record(submission: Submission, decision: &tidegate_core::admission::Decision)
     }
 }
 
+/// The task explained by the real rules. Two workers run every kind.
+fn explained(task: &TaskRecord, policy: &Policy, room: &Facts) -> Explained {
+    let subject = Subject {
+        status: task.status,
+        reason: task.reason,
+        detail: task.detail.as_deref(),
+        kind: task.kind.as_str(),
+        class: task.class,
+        tenant: task.tenant.as_str(),
+        peer: task.peer.as_ref().map_or("", |peer| peer.as_str()),
+        load: Load::default(),
+        since: task.finished_ms.or(task.started_ms).unwrap_or(task.enqueued_ms),
+        eligible: task.not_before_ms,
+        worker: task.worker.as_deref(),
+        reserved_until: None,
+        attempt: task.attempt,
+        max_attempts: task.max_attempts,
+        cancel_requested: task.cancel_requested_ms.is_some(),
+        suspect: false,
+        position: task.queue_position,
+    };
+    let around = Surroundings { sessions: 2, slots: 16, ..Surroundings::default() };
+    let facts = Facts { now: NOW, live_slots: 16, ..room.clone() };
+    Explained {
+        id: task.id,
+        status: task.status,
+        reason: task.reason,
+        queue_position: task.queue_position,
+        explanation: explain(policy, &facts, &around, &subject),
+    }
+}
+
 impl Backend for Fake {
     fn policy(&self) -> Arc<Policy> {
         Arc::new(self.decided.lock().unwrap().policy.clone())
@@ -401,6 +434,15 @@ impl Backend for Fake {
             let held = self.held();
             let known = held.tasks.get(&id).is_some_and(|task| task.tenant == *tenant);
             Ok(known.then(|| held.attempts.get(&id).cloned().unwrap_or_default()))
+        })
+    }
+
+    fn explain<'a>(&'a self, tenant: &'a TenantId, id: TaskId) -> BoxFuture<'a, Result<Option<Explained>, StoreError>> {
+        Box::pin(async move {
+            self.trouble_with_reading().await?;
+            let (policy, held) = (self.policy(), self.held());
+            let task = held.tasks.get(&id).filter(|task| task.tenant == *tenant);
+            Ok(task.map(|task| explained(task, &policy, &held.room)))
         })
     }
 

@@ -11,7 +11,9 @@ use tidegate_core::peer::PeerLimits;
 use tidegate_core::policy::Policy;
 use tidegate_core::tenant::TenantLimits;
 use tidegate_core::{EpochMs, PeerName, TenantId};
-use tidegate_store::{Held, Named, NamedPage, PolicyError, StoreError};
+use tidegate_store::{
+    Actor, AuditEntry, AuditPage, Held, Named, NamedPage, PolicyError, StoreError, WorkerPage, WorkerRecord,
+};
 use uuid::Uuid;
 
 use crate::fake::{Fake, NOW};
@@ -21,6 +23,10 @@ use crate::fake::{Fake, NOW};
 pub(crate) struct Decided {
     pub(crate) policy: Policy,
     changes: BTreeMap<String, Value>,
+    /// Live sessions.
+    pub(crate) workers: Vec<WorkerRecord>,
+    /// Changes, oldest first.
+    audit: Vec<AuditEntry>,
 }
 
 impl Decided {
@@ -29,6 +35,18 @@ impl Decided {
         let (after, object) = amend::<T>(&json!({}), before, change)?;
         *before = after;
         Ok(object)
+    }
+
+    fn put_down(
+        &mut self,
+        by: &Actor,
+        action: &str,
+        target: Option<String>,
+        before: Option<String>,
+        after: Option<String>,
+    ) {
+        let (id, actor, action) = (self.audit.len() as i64 + 1, by.as_str().to_owned(), action.to_owned());
+        self.audit.push(AuditEntry { id, at_ms: NOW, actor, action, target, before, after });
     }
 }
 
@@ -56,10 +74,13 @@ impl Operations for Fake {
         Box::pin(self.decided(|decided| decided.policy.limits.clone()))
     }
 
-    fn patch_limits<'a>(&'a self, change: &'a Value) -> BoxFuture<'a, Result<Limits, PolicyError>> {
+    fn patch_limits<'a>(&'a self, by: Actor, change: &'a Value) -> BoxFuture<'a, Result<Limits, PolicyError>> {
         Box::pin(async move {
             self.decided(|decided| {
+                let before = serde_json::to_string(&decided.policy.limits).ok();
                 decided.policy.limits = decided.amend("limits".into(), change)?;
+                let after = serde_json::to_string(&decided.policy.limits).ok();
+                decided.put_down(&by, "limits.patch", None, before, after);
                 Ok(decided.policy.limits.clone())
             })
             .await?
@@ -80,6 +101,7 @@ impl Operations for Fake {
 
     fn patch_tenant<'a>(
         &'a self,
+        by: Actor,
         name: &'a TenantId,
         change: &'a Value,
     ) -> BoxFuture<'a, Result<TenantLimits, PolicyError>> {
@@ -87,13 +109,15 @@ impl Operations for Fake {
             self.decided(|decided| {
                 let limits: TenantLimits = decided.amend(format!("tenant {name}"), change)?;
                 decided.policy.tenants.insert(name.to_string(), limits.clone());
+                let after = serde_json::to_string(&limits).ok();
+                decided.put_down(&by, "tenant.patch", Some(name.to_string()), None, after);
                 Ok(limits)
             })
             .await?
         })
     }
 
-    fn delete_tenant<'a>(&'a self, name: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete_tenant<'a>(&'a self, _by: Actor, name: &'a TenantId) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(self.decided(move |decided| {
             decided.changes.remove(&format!("tenant {name}"));
             decided.policy.tenants.remove(name.as_str()).is_some()
@@ -114,6 +138,7 @@ impl Operations for Fake {
 
     fn patch_peer<'a>(
         &'a self,
+        by: Actor,
         name: &'a PeerName,
         change: &'a Value,
     ) -> BoxFuture<'a, Result<PeerLimits, PolicyError>> {
@@ -121,13 +146,15 @@ impl Operations for Fake {
             self.decided(|decided| {
                 let limits: PeerLimits = decided.amend(format!("peer {name}"), change)?;
                 decided.policy.peers.insert(name.to_string(), limits.clone());
+                let after = serde_json::to_string(&limits).ok();
+                decided.put_down(&by, "peer.patch", Some(name.to_string()), None, after);
                 Ok(limits)
             })
             .await?
         })
     }
 
-    fn delete_peer<'a>(&'a self, name: &'a PeerName) -> BoxFuture<'a, Result<bool, StoreError>> {
+    fn delete_peer<'a>(&'a self, _by: Actor, name: &'a PeerName) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(self.decided(move |decided| {
             decided.changes.remove(&format!("peer {name}"));
             decided.policy.peers.remove(name.as_str()).is_some()
@@ -140,6 +167,7 @@ impl Operations for Fake {
 
     fn create_pause(
         &self,
+        _by: Actor,
         target: PauseTarget,
         mode: PauseMode,
         until: Option<EpochMs>,
@@ -152,11 +180,37 @@ impl Operations for Fake {
         })
     }
 
-    fn delete_pause(&self, id: Uuid) -> BoxFuture<'_, Result<bool, StoreError>> {
+    fn delete_pause(&self, _by: Actor, id: Uuid) -> BoxFuture<'_, Result<bool, StoreError>> {
         Box::pin(self.decided(move |decided| {
             let before = decided.policy.pauses.len();
             decided.policy.pauses.retain(|pause| pause.id != id);
             decided.policy.pauses.len() < before
+        }))
+    }
+
+    fn workers(&self, after: Option<Uuid>, limit: u16) -> BoxFuture<'_, Result<WorkerPage, StoreError>> {
+        Box::pin(self.decided(move |decided| {
+            let mut later = decided.workers.iter().filter(|worker| after.is_none_or(|after| worker.id > after));
+            let workers: Vec<_> = later.by_ref().take(limit.into()).cloned().collect();
+            let next = later.next().and_then(|_| workers.last()).map(|last| last.id);
+            WorkerPage { workers, next }
+        }))
+    }
+
+    fn audit(&self, before: Option<i64>, limit: u16) -> BoxFuture<'_, Result<AuditPage, StoreError>> {
+        Box::pin(self.decided(move |decided| {
+            let mut older = decided.audit.iter().rev().filter(|entry| before.is_none_or(|before| entry.id < before));
+            let entries: Vec<_> = older.by_ref().take(limit.into()).cloned().collect();
+            let next = older.next().and_then(|_| entries.last()).map(|last| last.id);
+            AuditPage { entries, next }
+        }))
+    }
+
+    fn drain_worker(&self, _by: Actor, id: Uuid) -> BoxFuture<'_, Result<Option<WorkerRecord>, StoreError>> {
+        Box::pin(self.decided(move |decided| {
+            let worker = decided.workers.iter_mut().find(|worker| worker.id == id)?;
+            worker.draining = true;
+            Some(worker.clone())
         }))
     }
 }

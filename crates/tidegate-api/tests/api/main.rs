@@ -8,6 +8,7 @@ mod batch;
 mod cancel;
 mod cancellations;
 mod every_answer;
+mod explaining;
 mod fake;
 mod fake_operations;
 mod harness;

@@ -6,8 +6,10 @@ use serde_json::{Value, json};
 use tidegate_core::Kind;
 use tidegate_core::class_rules::{ClassRule, When};
 use tidegate_core::limits::Limits;
+use tidegate_store::WorkerRecord;
+use uuid::Uuid;
 
-use crate::fake::Trouble;
+use crate::fake::{NOW, Trouble};
 use crate::harness::{Answer, Api};
 
 async fn patch(api: &Api, uri: &str, change: Value) -> Answer {
@@ -219,4 +221,65 @@ async fn the_name_of_a_class_is_its_lowest_priority_as_it_is_now() {
     assert_eq!(api.submit(body).await.expect(202).json()["priority"], 90);
     patch(&api, "/v1/admin/limits", json!({"classes": {"critical": {"from": 95}}})).await.expect(200);
     assert_eq!(api.submit(body).await.expect(202).json()["priority"], 95);
+}
+
+#[tokio::test]
+async fn workers_are_listed_and_drained() {
+    let api = Api::new();
+    assert_eq!(api.get("/v1/admin/workers").await.expect(200).json(), json!({"workers": [], "next_cursor": null}));
+    let worker = |n: u128| WorkerRecord {
+        id: Uuid::from_u128(n),
+        worker: format!("w{n}"),
+        kinds: vec!["echo".into()],
+        slots: 4,
+        running: 1,
+        draining: false,
+        started_ms: NOW - 60_000,
+        expires_ms: NOW + 10_000,
+        lease_ms: 15_000,
+    };
+    api.fake.decided.lock().unwrap().workers = vec![worker(1), worker(2)];
+    let page = api.get("/v1/admin/workers?limit=1").await.expect(200).json();
+    let first = json!({
+        "id": "00000000-0000-0000-0000-000000000001", "worker": "w1", "kinds": ["echo"], "slots": 4, "running": 1,
+        "draining": false, "started_at": "2026-11-30T00:52:20.000Z", "last_beat_at": "2026-11-30T00:53:15.000Z",
+        "expires_at": "2026-11-30T00:53:30.000Z", "lease_ms": 15_000
+    });
+    let next = page["next_cursor"].as_str().unwrap();
+    assert_eq!((&page["workers"], next), (&json!([first]), "00000000-0000-0000-0000-000000000001"));
+    let page = api.get(&format!("/v1/admin/workers?cursor={next}")).await.expect(200).json();
+    assert_eq!((&page["workers"][0]["worker"], &page["next_cursor"]), (&json!("w2"), &Value::Null));
+    for query in ["cursor=x", "limit=0", "nope=1"] {
+        let answer = api.get(&format!("/v1/admin/workers?{query}")).await;
+        assert_eq!(answer.status, 422, "{query}");
+    }
+    for _ in 0..2 {
+        let drained = api.post(&format!("/v1/admin/workers/{next}/drain"), "").await.expect(200).json();
+        assert_eq!((&drained["id"], &drained["draining"]), (&json!(next), &json!(true)));
+    }
+    for unknown in ["00000000-0000-0000-0000-000000000009", "x"] {
+        api.post(&format!("/v1/admin/workers/{unknown}/drain"), "").await.refused(404, "not_found");
+    }
+}
+
+#[tokio::test]
+async fn who_changed_what_is_listed_newest_first() {
+    let api = Api::new();
+    assert_eq!(api.get("/v1/admin/audit").await.expect(200).json(), json!({"entries": [], "next_cursor": null}));
+    patch(&api, "/v1/admin/limits", json!({"max_queued": 7})).await.expect(200);
+    patch(&api, "/v1/admin/tenants/acme", json!({"max_queued": 5})).await.expect(200);
+    let page = api.get("/v1/admin/audit?limit=1").await.expect(200).json();
+    let newest = &page["entries"][0];
+    assert_eq!((&newest["actor"], &newest["action"]), (&json!("local"), &json!("tenant.patch")));
+    assert_eq!((&newest["target"], &newest["before"]), (&json!("acme"), &Value::Null));
+    assert_eq!((&newest["after"]["max_queued"], &newest["at"]), (&json!(5), &json!("2026-11-30T00:53:20.000Z")));
+    let next = page["next_cursor"].as_str().unwrap();
+    let page = api.get(&format!("/v1/admin/audit?cursor={next}")).await.expect(200).json();
+    assert_eq!((page["entries"].as_array().unwrap().len(), &page["next_cursor"]), (1, &Value::Null));
+    let oldest = &page["entries"][0];
+    assert_eq!((&oldest["target"], &oldest["before"]["max_queued"]), (&Value::Null, &json!(100_000)));
+    assert_eq!(oldest["after"]["max_queued"], 7);
+    for query in ["cursor=x", "cursor=-1", "limit=0", "nope=1"] {
+        assert_eq!(api.get(&format!("/v1/admin/audit?{query}")).await.status, 422, "{query}");
+    }
 }

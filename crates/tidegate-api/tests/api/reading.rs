@@ -55,7 +55,7 @@ async fn what_is_not_yours_is_not_there() {
     let id = api.submit("{\"kind\":\"echo\"}").await.id();
     let unknown = api.get("/v1/tasks/018f0000-0000-7000-8000-000000000007").await;
     unknown.refused(404, "not_found");
-    for (method, path) in [("GET", ""), ("GET", "/attempts"), ("POST", "/cancel")] {
+    for (method, path) in [("GET", ""), ("GET", "/attempts"), ("GET", "/explain"), ("POST", "/cancel")] {
         let other = api.ask(method, &format!("/v1/tasks/{id}{path}")).header("x-tenant", "other").send().await;
         assert_eq!((other.status, &other.text), (unknown.status, &unknown.text), "{method} {path}");
         for malformed in ["x", "%00", "..%2f", "018F", "%ff", "018f0000000070008000000000000007", "' OR 1=1"] {

@@ -8,6 +8,7 @@ use tidegate_core::peer::PeerLimits;
 use tidegate_core::tenant::TenantLimits;
 use tidegate_core::{PeerName, TenantId};
 
+use crate::admin_audit::{Change, document};
 use crate::connection::Tx;
 use crate::error::{PolicyError, StoreError};
 use crate::policy::stored::{Documents, Scope};
@@ -39,33 +40,42 @@ impl Store {
 
     /// Changes the limits of the cell, and returns those that are in effect then.
     pub async fn patch_limits(&self, change: &Value) -> Result<Limits, PolicyError> {
-        self.patch(Scope::Limits, "", change).await
+        self.patch("limits.patch", Scope::Limits, "", change).await
     }
 
     /// Changes the limits of a tenant, configured before or not.
     pub async fn patch_tenant(&self, tenant: &TenantId, change: &Value) -> Result<TenantLimits, PolicyError> {
-        self.patch(Scope::Tenant, tenant.as_str(), change).await
+        self.patch("tenant.patch", Scope::Tenant, tenant.as_str(), change).await
     }
 
     /// Changes the limits of a peer, configured before or not.
     pub async fn patch_peer(&self, peer: &PeerName, change: &Value) -> Result<PeerLimits, PolicyError> {
-        self.patch(Scope::Peer, peer.as_str(), change).await
+        self.patch("peer.patch", Scope::Peer, peer.as_str(), change).await
     }
 
     /// Takes all limits from a tenant, those of the file too. Tells whether it had any.
     pub async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
-        self.drop_named(Scope::Tenant, tenant.as_str()).await
+        self.drop_named::<TenantLimits>("tenant.delete", Scope::Tenant, tenant.as_str()).await
     }
 
     /// Takes all limits from a peer, those of the file too. Tells whether it had any.
     pub async fn delete_peer(&self, peer: &PeerName) -> Result<bool, StoreError> {
-        self.drop_named(Scope::Peer, peer.as_str()).await
+        self.drop_named::<PeerLimits>("peer.delete", Scope::Peer, peer.as_str()).await
     }
 
-    async fn patch<T: Patched>(&self, scope: Scope, name: &str, change: &Value) -> Result<T, PolicyError> {
+    async fn patch<T: Patched>(
+        &self,
+        action: &'static str,
+        scope: Scope,
+        name: &str,
+        change: &Value,
+    ) -> Result<T, PolicyError> {
         let mut tx = self.inner_ref().connections.begin(true).await?;
         match write::<T>(&mut tx, scope, name, change).await {
-            Ok(object) => {
+            Ok((before, object)) => {
+                let target = Some(name).filter(|name| !name.is_empty());
+                let change = Change { action, target, before, after: document(&object) };
+                self.write_down(change, &mut tx).await?;
                 self.inner_ref().publish(tx).await?;
                 Ok(object)
             }
@@ -76,8 +86,9 @@ impl Store {
         }
     }
 
-    async fn drop_named(&self, scope: Scope, name: &str) -> Result<bool, StoreError> {
+    async fn drop_named<T: Patched>(&self, action: &'static str, scope: Scope, name: &str) -> Result<bool, StoreError> {
         let mut tx = self.inner_ref().connections.begin(true).await?;
+        let before = stored(&mut tx, scope, name).await?.map(|before| before.effective::<T>(scope, name));
         let mut dropped = 0;
         for sql in [DROP_PATCHED, DROP_SEEDED] {
             let query = sqlx::query(sql).bind(scope.code()).bind(name.to_owned());
@@ -85,20 +96,35 @@ impl Store {
         }
         match dropped {
             0 => tx.rollback().await,
-            _ => drop(self.inner_ref().publish(tx).await?),
+            _ => {
+                let before = before.as_ref().and_then(document);
+                self.write_down(Change { action, target: Some(name), before, after: None }, &mut tx).await?;
+                drop(self.inner_ref().publish(tx).await?);
+            }
         }
         Ok(dropped > 0)
     }
 }
 
-/// Adds a change to those that are stored. Nothing is stored where it is refused.
-async fn write<T: Patched>(tx: &mut Tx, scope: Scope, name: &str, change: &Value) -> Result<T, PolicyError> {
+/// What is stored of one thing.
+async fn stored(tx: &mut Tx, scope: Scope, name: &str) -> Result<Option<Documents>, StoreError> {
     let query = sqlx::query(ONE).bind(scope.code()).bind(name.to_owned());
-    let before = match tx.call(|conn| query.fetch_optional(conn)).await? {
-        Some(row) => {
-            let column = |name| row.try_get(name).map_err(StoreError::from);
-            Documents::parse(column("seed")?, column("patch")?)?
-        }
+    let row = tx.call(|conn| query.fetch_optional(conn)).await?;
+    row.map(|row| Documents::parse(row.try_get("seed")?, row.try_get("patch")?)).transpose()
+}
+
+/// Adds a change to those that are stored, and returns what was in effect before, if anything was, and what is now.
+/// Nothing is stored where it is refused.
+async fn write<T: Patched>(
+    tx: &mut Tx,
+    scope: Scope,
+    name: &str,
+    change: &Value,
+) -> Result<(Option<Value>, T), PolicyError> {
+    let known = stored(tx, scope, name).await?;
+    let there = scope == Scope::Limits || known.as_ref().is_some_and(|known| !known.are_nothing());
+    let before = match known {
+        Some(known) => known,
         None => {
             let query = sqlx::query_scalar(COUNT).bind(scope.code());
             let named: i64 = tx.call(|conn| query.fetch_one(conn)).await?;
@@ -109,8 +135,9 @@ async fn write<T: Patched>(tx: &mut Tx, scope: Scope, name: &str, change: &Value
             Documents::default()
         }
     };
+    let in_effect = there.then(|| before.effective::<T>(scope, name));
     let (changes, object) = amend::<T>(&before.seed, &before.patch, change).map_err(PolicyError::Bad)?;
     let query = sqlx::query(CHANGE).bind(scope.code()).bind(name.to_owned()).bind(changes.to_string());
     tx.call(|conn| query.execute(conn)).await?;
-    Ok(object)
+    Ok((in_effect.as_ref().and_then(document), object))
 }

@@ -1,11 +1,14 @@
 //! Pauses: made, listed, ended. One that has run out is gone for every reader, and its row goes with the next change.
 
+use serde_json::{Value, json};
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 use tidegate_core::EpochMs;
 use tidegate_core::merge_patch::BadValue;
 use tidegate_core::pause::{MAX_REASON_BYTES, Pause, PauseMode, PauseTarget};
 use uuid::Uuid;
 
+use crate::admin_audit::Change;
 use crate::bell::Topic;
 use crate::connection::Tx;
 use crate::error::{PolicyError, StoreError};
@@ -20,7 +23,7 @@ const COUNT: &str = "SELECT count(*) AS n, tidegate.now_ms() AS now_ms FROM tide
 const MAKE: &str = "INSERT INTO tidegate.pause (id, target, value, mode, until_ms, reason, created_ms) VALUES ($1, $2, $3, $4, $5, $6, $7)";
 const LIST: &str = "SELECT * FROM tidegate.pause p WHERE p.until_ms IS NULL OR p.until_ms > (SELECT tidegate.now_ms()) \
     ORDER BY p.created_ms, p.id";
-const END: &str = "DELETE FROM tidegate.pause WHERE id = $1";
+const END: &str = "DELETE FROM tidegate.pause WHERE id = $1 RETURNING *";
 
 impl Store {
     /// Makes a pause, until an instant of the database's clock or until it is ended.
@@ -38,6 +41,10 @@ impl Store {
         let pause = Pause { id: Uuid::now_v7(), target, mode, until, reason, created: 0 };
         match make(&mut tx, pause).await {
             Ok(pause) => {
+                let id = pause.id.to_string();
+                let after = Some(told(&pause));
+                let change = Change { action: "pause.create", target: Some(&id), before: None, after };
+                self.write_down(change, &mut tx).await?;
                 self.inner_ref().publish(tx).await?;
                 Ok(pause)
             }
@@ -51,24 +58,20 @@ impl Store {
     /// The pauses that are in effect, oldest first: at most [`MAX_PAUSES`].
     pub async fn list_pauses(&self) -> Result<Vec<Pause>, StoreError> {
         let rows = self.ask(|| sqlx::query(LIST)).await?;
-        rows.iter()
-            .map(|row| {
-                let rest = (row.try_get("until_ms")?, row.try_get("reason")?, row.try_get("created_ms")?);
-                let parts = (row.try_get("target")?, row.try_get("value")?, row.try_get("mode")?);
-                pause_of(row.try_get("id")?, parts.0, parts.1, parts.2, rest)
-            })
-            .collect()
+        rows.iter().map(pause_in).collect()
     }
 
     /// Ends a pause. Tells whether there was one.
     pub async fn delete_pause(&self, id: Uuid) -> Result<bool, StoreError> {
         let mut tx = self.inner_ref().connections.begin(true).await?;
         tx.call(|conn| sqlx::query(PRUNE).execute(conn)).await?;
-        let ended = tx.call(|conn| sqlx::query(END).bind(id).execute(conn)).await?.rows_affected() > 0;
-        if !ended {
+        let Some(row) = tx.call(|conn| sqlx::query(END).bind(id).fetch_optional(conn)).await? else {
             tx.rollback().await;
             return Ok(false);
-        }
+        };
+        let (target, before) = (id.to_string(), Some(told(&pause_in(&row)?)));
+        let change = Change { action: "pause.delete", target: Some(&target), before, after: None };
+        self.write_down(change, &mut tx).await?;
         self.inner_ref().publish(tx).await?;
         // What it held may run, in other processes too.
         self.inner_ref().bells.ring(Topic::Work, true);
@@ -99,6 +102,18 @@ async fn make(tx: &mut Tx, mut pause: Pause) -> Result<Pause, PolicyError> {
         .bind(pause.created);
     tx.call(|conn| query.execute(conn)).await?;
     Ok(pause)
+}
+
+fn pause_in(row: &PgRow) -> Result<Pause, StoreError> {
+    let rest = (row.try_get("until_ms")?, row.try_get("reason")?, row.try_get("created_ms")?);
+    let parts = (row.try_get("target")?, row.try_get("value")?, row.try_get("mode")?);
+    pause_of(row.try_get("id")?, parts.0, parts.1, parts.2, rest)
+}
+
+/// A pause as it is written down.
+fn told(pause: &Pause) -> Value {
+    let (member, value) = pause.target.parts();
+    json!({ member: value, "mode": pause.mode, "until_ms": pause.until, "reason": pause.reason })
 }
 
 fn bad(pointer: &str, problem: impl Into<String>) -> PolicyError {

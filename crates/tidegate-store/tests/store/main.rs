@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod admission;
+mod auditing;
 mod breaking;
 mod cancelling;
 mod children;
@@ -11,17 +12,22 @@ mod door_bounds;
 mod door_full;
 mod door_rules;
 mod door_upkeep;
+mod explaining;
 mod groups;
+mod head_of_line;
 mod inspecting;
 mod keeping;
 mod lifecycle;
 mod lines;
+mod permits;
 mod plans;
 mod policy;
 mod quarantine;
 mod reading;
+mod refilled;
 mod snapshots;
 mod sweeping;
+mod workers;
 
 use std::time::{Duration, Instant};
 
@@ -78,9 +84,14 @@ impl Cell {
     }
 
     async fn session_with(&self, slots: u32, lease: Duration) -> Session {
+        self.session_of(&self.store, slots, lease).await
+    }
+
+    /// A session of another replica.
+    async fn session_of(&self, store: &Store, slots: u32, lease: Duration) -> Session {
         let kinds = vec![(kind("echo"), Default::default())];
         let settle_reserve = Duration::from_millis(50);
-        self.store
+        store
             .open_session(SessionSpec {
                 worker: "w1".into(),
                 kinds,

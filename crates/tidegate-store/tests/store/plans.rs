@@ -36,7 +36,7 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
         ("admit", format!("{LEDGER}{}", include_str!("../../src/admit.sql")), 62),
         ("admit plain", format!("{LEDGER}{}", include_str!("../../src/admit_plain.sql")), 47),
         ("release", include_str!("../../src/release.sql").to_owned(), 2),
-        ("look", include_str!("../../src/look.sql").to_owned(), 10),
+        ("look", include_str!("../../src/look.sql").to_owned(), 11),
         ("changes", format!("{LEDGER}{}", include_str!("../../src/changes.sql")), 61),
         ("changes plain", format!("{LEDGER}{}", include_str!("../../src/changes_plain.sql")), 48),
         ("return", include_str!("../../src/return.sql").to_owned(), 22),
@@ -46,6 +46,10 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
         ("unmark parents", include_str!("../../src/unmark_parents.sql").to_owned(), 1),
         ("members by token", include_str!("../../src/members_by_token.sql").to_owned(), 5),
         ("members by workflow", include_str!("../../src/members_by_workflow.sql").to_owned(), 5),
+        ("facts of calls", include_str!("../../src/permit_facts.sql").to_owned(), 4),
+        ("permits", format!("{LEDGER}{}", include_str!("../../src/permit_write.sql")), 43),
+        ("overdue", include_str!("../../src/overdue.sql").to_owned(), 4),
+        ("explain", include_str!("../../src/explain.sql").to_owned(), 2),
         ("ask group", include_str!("../../src/ask_group.sql").to_owned(), 5),
     ] {
         let plan = plan(&mut conn, &sql, parameters).await;

@@ -9,7 +9,7 @@ use tidegate_core::{Kind, Reason};
 use tokio::time::{Instant, sleep};
 
 use super::{deaf, executor, nothing, obedient, options, registry, start};
-use crate::fake::{FakeStore, task};
+use crate::fake::{FakeStore, Plan, task};
 use crate::{BadOptions, Drained, HandlerError, Worker, WorkerOptions};
 
 #[tokio::test(start_paused = true)]
@@ -124,6 +124,37 @@ async fn draining_lets_handlers_finish_and_claims_no_more() {
     let state = store.state();
     assert!(state.beats.len() >= beats + 3, "no heartbeat while draining");
     assert!(state.closed && state.leases.is_empty() && state.queue.len() == 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_drains_a_worker_as_a_shutdown_does() {
+    let worker = start(options(), nothing());
+    worker.store.submit([task(1, "sleep", r#"{"ms":20000}"#)]);
+    worker.store.until("running", |state| state.leases.len() == 1).await;
+    let (store, asked) = (worker.store.clone(), Instant::now());
+    store.ask_to_drain();
+    store.until("a beat", |state| state.beats.last().is_some_and(|beat| *beat > asked)).await;
+    store.submit([task(2, "echo", "1")]);
+    // Nobody shuts it down.
+    assert_eq!(worker.life.await.unwrap(), Drained::default());
+    assert!(asked.elapsed() >= Duration::from_secs(19) && asked.elapsed() <= Duration::from_secs(21));
+    assert_eq!(store.endings(1), [Ending::Completed]);
+    let state = store.state();
+    assert!(state.closed && state.leases.is_empty() && state.queue.len() == 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_draining_worker_whose_session_is_lost_does_not_come_back() {
+    let worker = start(options(), obedient(Duration::ZERO));
+    worker.store.submit([task(1, "own", "null")]);
+    worker.store.until("running", |state| state.leases.len() == 1).await;
+    let (store, asked) = (worker.store.clone(), Instant::now());
+    store.ask_to_drain();
+    store.until("a beat", |state| state.beats.last().is_some_and(|beat| *beat > asked)).await;
+    store.state().beat_plan = Some(Plan::Lost);
+    assert_eq!(worker.life.await.unwrap(), Drained::default());
+    let state = store.state();
+    assert_eq!((state.sessions.len(), state.closed), (1, false));
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ mod life;
 mod limits;
 mod loss;
 mod outage;
+mod permits;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,6 +9,7 @@ use tidegate_wire::{LimitsChange, LimitsDocument, Problem};
 
 use super::{change, read, write};
 use crate::rejection::Rejection;
+use crate::routes::extract::By;
 use crate::settings::App;
 use crate::{answer, decode};
 
@@ -46,8 +47,8 @@ pub(crate) async fn get(State(app): State<App>, uri: Uri) -> Result<Response, Re
     security((), ("key" = ["admin"])),
     extensions(("x-auth-class" = json!("admin")))
 )]
-pub(crate) async fn patch(State(app): State<App>, request: Request) -> Result<Response, Rejection> {
+pub(crate) async fn patch(State(app): State<App>, By(by): By, request: Request) -> Result<Response, Rejection> {
     let change = change(&app, request, None).await?;
-    let limits = write(&app, app.backend.patch_limits(&change)).await?;
+    let limits = write(&app, app.backend.patch_limits(by, &change)).await?;
     Ok(answer::json(StatusCode::OK, &LimitsDocument(Cow::Owned(limits))))
 }

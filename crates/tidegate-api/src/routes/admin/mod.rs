@@ -1,9 +1,11 @@
 //! `/v1/admin/…`: what operators read and change while the cell runs. None of it passes through admission.
 
+pub(super) mod audit;
 pub(super) mod limits;
 pub(super) mod pauses;
 pub(super) mod peers;
 pub(super) mod tenants;
+pub(super) mod workers;
 
 use std::future::Future;
 

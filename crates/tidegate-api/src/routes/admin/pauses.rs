@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::{read, write};
 use crate::rejection::Rejection;
+use crate::routes::extract::By;
 use crate::settings::App;
 use crate::{answer, body, decode};
 
@@ -31,13 +32,13 @@ const MAX_BODY: usize = 16 << 10;
     security((), ("key" = ["admin"])),
     extensions(("x-auth-class" = json!("admin")))
 )]
-pub(crate) async fn create(State(app): State<App>, request: Request) -> Result<Response, Rejection> {
+pub(crate) async fn create(State(app): State<App>, By(by): By, request: Request) -> Result<Response, Rejection> {
     let (parts, body) = request.into_parts();
     decode::no_parameters(&parts.uri)?;
     body::check_json(&parts.headers)?;
     let received = body::read(&app, &parts.headers, body, MAX_BODY).await?;
     let wanted = decode::pause(decode::document(received.text()?, MAX_PAYLOAD_DEPTH)?)?;
-    let asked = app.backend.create_pause(wanted.target, wanted.mode, wanted.until, wanted.reason);
+    let asked = app.backend.create_pause(by, wanted.target, wanted.mode, wanted.until, wanted.reason);
     let pause = Pause::from(&write(&app, asked).await?);
     let mut response = answer::json(StatusCode::CREATED, &pause);
     if let Ok(location) = HeaderValue::try_from(format!("/v1/admin/pauses/{}", pause.id)) {
@@ -80,9 +81,14 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, R
     security((), ("key" = ["admin"])),
     extensions(("x-auth-class" = json!("admin")))
 )]
-pub(crate) async fn delete(State(app): State<App>, PauseId(id): PauseId, uri: Uri) -> Result<Response, Rejection> {
+pub(crate) async fn delete(
+    State(app): State<App>,
+    By(by): By,
+    PauseId(id): PauseId,
+    uri: Uri,
+) -> Result<Response, Rejection> {
     decode::no_parameters(&uri)?;
-    match write(&app, app.backend.delete_pause(id)).await? {
+    match write(&app, app.backend.delete_pause(by, id)).await? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
         false => Err(no_such_pause()),
     }

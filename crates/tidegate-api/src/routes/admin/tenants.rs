@@ -10,6 +10,7 @@ use tidegate_wire::{Problem, TenantChange, TenantDocument, TenantPage, TenantUsa
 
 use super::{PathName, change, no_such, read, write};
 use crate::rejection::Rejection;
+use crate::routes::extract::By;
 use crate::settings::App;
 use crate::{answer, decode};
 
@@ -81,11 +82,12 @@ pub(crate) async fn get(
 )]
 pub(crate) async fn patch(
     State(app): State<App>,
+    By(by): By,
     PathName(name): PathName<TenantId>,
     request: Request,
 ) -> Result<Response, Rejection> {
     let change = change(&app, request, Some(name.as_str())).await?;
-    let limits = write(&app, app.backend.patch_tenant(&name, &change)).await?;
+    let limits = write(&app, app.backend.patch_tenant(by, &name, &change)).await?;
     let held = read(&app, app.backend.tenant(&name)).await?.map(|tenant| tenant.held).unwrap_or_default();
     let tenant = Named { name: name.into(), configured: true, limits, held };
     Ok(answer::json(StatusCode::OK, &document(tenant)))
@@ -108,11 +110,12 @@ pub(crate) async fn patch(
 )]
 pub(crate) async fn delete(
     State(app): State<App>,
+    By(by): By,
     PathName(name): PathName<TenantId>,
     uri: Uri,
 ) -> Result<Response, Rejection> {
     decode::no_parameters(&uri)?;
-    match write(&app, app.backend.delete_tenant(&name)).await? {
+    match write(&app, app.backend.delete_tenant(by, &name)).await? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
         false => Err(no_such::<TenantId>()),
     }

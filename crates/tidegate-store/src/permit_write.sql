@@ -1,0 +1,18 @@
+, gone AS (
+    -- Permits that are given back and waits that are given up, by whoever owns them. Appended to ledger.sql. Holds: the
+    -- cell's row; index: permit's key.
+    DELETE FROM tidegate.permit p USING unnest($33::uuid[], $34::int[], $35::uuid[]) AS d(task_id, fence, call_id)
+    WHERE p.task_id = d.task_id AND p.fence = d.fence AND p.call_id = d.call_id
+    RETURNING 1
+), took AS (
+    UPDATE tidegate.permit p SET taken_ms = $14::bigint FROM unnest($36::uuid[], $37::int[], $38::uuid[]) AS d(task_id, fence, call_id)
+    WHERE p.task_id = d.task_id AND p.fence = d.fence AND p.call_id = d.call_id AND p.taken_ms IS NULL
+    RETURNING 1
+), put AS (
+    INSERT INTO tidegate.permit (task_id, fence, call_id, peer, asked_ms, taken_ms)
+    SELECT d.task_id, d.fence, d.call_id, d.peer, $14::bigint, CASE WHEN d.taken THEN $14::bigint END
+    FROM unnest($39::uuid[], $40::int[], $41::uuid[], $42::text[], $43::boolean[]) AS d(task_id, fence, call_id, peer, taken)
+    RETURNING 1
+)
+SELECT l.*, (SELECT count(*) FROM gone) AS gone, (SELECT count(*) FROM took) AS took, (SELECT count(*) FROM put) AS put
+FROM ledger l
