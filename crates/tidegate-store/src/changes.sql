@@ -20,14 +20,24 @@
     WHERE t.id = d.id AND t.status IS NULL
     RETURNING 1
 ), unready AS (
-    DELETE FROM tidegate.ready r USING unnest($51::bigint[], $52::bigint[], $53::uuid[]) AS d(flow_id, rank, task_id)
-    WHERE r.flow_id = d.flow_id AND r.rank = d.rank AND r.task_id = d.task_id
+    -- Found behind a LIMIT and taken by place, as in release.sql.
+    DELETE FROM tidegate.ready WHERE ctid = ANY(ARRAY(
+        SELECT r.at FROM unnest($51::bigint[], $52::bigint[], $53::uuid[]) AS d(flow_id, rank, task_id)
+        CROSS JOIN LATERAL (
+            SELECT r.ctid AS at FROM tidegate.ready r WHERE r.flow_id = d.flow_id AND r.rank = d.rank AND r.task_id = d.task_id LIMIT 1
+        ) r
+    ))
     RETURNING 1
-), taken AS (
-    DELETE FROM tidegate.ready r USING unnest($54::bigint[], $55::bigint[], $56::uuid[], $57::smallint[], $60::bigint[], $61::smallint[])
+), taken AS MATERIALIZED (
+    SELECT r.*, d.effects, d.charged_ms, d.charged_in
+    FROM unnest($54::bigint[], $55::bigint[], $56::uuid[], $57::smallint[], $60::bigint[], $61::smallint[])
         AS d(flow_id, rank, task_id, effects, charged_ms, charged_in)
-    WHERE r.flow_id = d.flow_id AND r.rank = d.rank AND r.task_id = d.task_id
-    RETURNING r.*, d.effects, d.charged_ms, d.charged_in
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS at, r.* FROM tidegate.ready r WHERE r.flow_id = d.flow_id AND r.rank = d.rank AND r.task_id = d.task_id LIMIT 1
+    ) r
+), unqueued AS (
+    DELETE FROM tidegate.ready WHERE ctid = ANY(ARRAY(SELECT at FROM taken))
+    RETURNING 1
 ), leased AS (
     INSERT INTO tidegate.lease (task_id, session_id, flow_id, rank, started_ms, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
         deliveries, failures, losses, max_attempts, effects, enqueued_ms, charged_ms, charged_in)
@@ -35,5 +45,5 @@
         deliveries + 1, failures, losses, max_attempts, effects, enqueued_ms, charged_ms, charged_in
     FROM taken
 )
-SELECT l.*, (SELECT count(*) FROM ended) AS ended, (SELECT count(*) FROM unready) AS unready, (SELECT count(*) FROM taken) AS leased
+SELECT l.*, (SELECT count(*) FROM ended) AS ended, (SELECT count(*) FROM unready) AS unready, (SELECT count(*) FROM unqueued) AS leased
 FROM ledger l

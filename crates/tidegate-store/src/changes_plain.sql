@@ -11,10 +11,17 @@
     FROM unnest($33::uuid[], $34::text[]) WITH ORDINALITY AS d(id, result, n)
     WHERE t.id = d.id AND t.status IS NULL
     RETURNING 1
-), taken AS (
-    DELETE FROM tidegate.ready r USING unnest($42::uuid[]) WITH ORDINALITY AS d(task_id, n)
-    WHERE r.flow_id = ($43::bigint[])[d.n] AND r.rank = ($44::bigint[])[d.n] AND r.task_id = d.task_id
-    RETURNING r.*, ($45::smallint[])[d.n] AS effects, ($47::bigint[])[d.n] AS charged_ms, ($48::smallint[])[d.n] AS charged_in
+), taken AS MATERIALIZED (
+    -- Found behind a LIMIT and taken by place, as in release.sql.
+    SELECT r.*, ($45::smallint[])[d.n] AS effects, ($47::bigint[])[d.n] AS charged_ms, ($48::smallint[])[d.n] AS charged_in
+    FROM unnest($42::uuid[]) WITH ORDINALITY AS d(task_id, n)
+    CROSS JOIN LATERAL (
+        SELECT r.ctid AS at, r.* FROM tidegate.ready r
+        WHERE r.flow_id = ($43::bigint[])[d.n] AND r.rank = ($44::bigint[])[d.n] AND r.task_id = d.task_id LIMIT 1
+    ) r
+), unqueued AS (
+    DELETE FROM tidegate.ready WHERE ctid = ANY(ARRAY(SELECT at FROM taken))
+    RETURNING 1
 ), leased AS (
     INSERT INTO tidegate.lease (task_id, session_id, flow_id, rank, started_ms, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
         deliveries, failures, losses, max_attempts, effects, enqueued_ms, charged_ms, charged_in)
@@ -22,5 +29,5 @@
         deliveries + 1, failures, losses, max_attempts, effects, enqueued_ms, charged_ms, charged_in
     FROM taken
 )
-SELECT l.*, (SELECT count(*) FROM ended) AS ended, 0::bigint AS unready, (SELECT count(*) FROM taken) AS leased
+SELECT l.*, (SELECT count(*) FROM ended) AS ended, 0::bigint AS unready, (SELECT count(*) FROM unqueued) AS leased
 FROM ledger l

@@ -51,30 +51,34 @@ WITH usage_moved AS (
     INSERT INTO tidegate.active_flow (flow_id, class, kind, peer, tenant, lane, turn)
     SELECT f.id, f.class, f.kind, f.peer, f.tenant, f.lane, c.turn
     FROM unnest($9::bigint[], $10::bigint[]) AS d(flow_id, queued)
-    JOIN tidegate.flow f ON f.id = d.flow_id
+    CROSS JOIN LATERAL (SELECT f.* FROM tidegate.flow f WHERE f.id = d.flow_id LIMIT 1) f
     CROSS JOIN LATERAL (
         SELECT c.turn FROM tidegate.usage c
         WHERE c.scope = 1 AND c.key = (ARRAY['critical', 'standard', 'background'])[f.class + 1] ORDER BY c.scope DESC, c.key DESC, c.generation DESC LIMIT 1
     ) c
-    WHERE d.queued > 0 AND NOT EXISTS (SELECT FROM tidegate.active_flow a WHERE a.flow_id = d.flow_id)
+    WHERE d.queued > 0 AND (SELECT a.flow_id FROM tidegate.active_flow a WHERE a.flow_id = d.flow_id) IS NULL
     ON CONFLICT DO NOTHING
 ), risen AS (
     -- One that was left standing where it ran empty, and wakes, goes near the floor: sessions do not look for anything
     -- more than a second of worker time below it. Not all the way each time, so that one that runs empty again and again
     -- leaves few dead entries.
-    UPDATE tidegate.active_flow a SET turn = f.turn
-    FROM (
-        SELECT a.flow_id, c.turn
+    UPDATE tidegate.active_flow a
+    SET turn = (
+        SELECT c.turn FROM tidegate.usage c
+        WHERE c.scope = 1 AND c.key = (ARRAY['critical', 'standard', 'background'])[a.class + 1] ORDER BY c.scope DESC, c.key DESC, c.generation DESC LIMIT 1)
+    WHERE a.ctid = ANY(ARRAY(
+        SELECT a.at
         FROM unnest($9::bigint[], $10::bigint[]) AS d(flow_id, queued)
-        JOIN tidegate.active_flow a ON a.flow_id = d.flow_id
+        CROSS JOIN LATERAL (
+            SELECT a.ctid AS at, a.class, a.turn FROM tidegate.active_flow a WHERE a.flow_id = d.flow_id AND NOT a.parked AND a.lane <> 0 LIMIT 1
+        ) a
         CROSS JOIN LATERAL (
             SELECT c.turn FROM tidegate.usage c
             WHERE c.scope = 1 AND c.key = (ARRAY['critical', 'standard', 'background'])[a.class + 1] ORDER BY c.scope DESC, c.key DESC, c.generation DESC LIMIT 1
         ) c
-        WHERE d.queued > 0 AND NOT a.parked AND a.lane <> 0 AND a.turn < c.turn - 1000000
+        WHERE d.queued > 0 AND a.turn < c.turn - 1000000
             AND (SELECT u.queued FROM tidegate.flow_usage u WHERE u.flow_id = d.flow_id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1) = 0
-    ) f
-    WHERE a.flow_id = f.flow_id
+    ))
 ), unparked AS (
     -- Something of these tenants ended: they may have room again, from the floor.
     UPDATE tidegate.active_flow a

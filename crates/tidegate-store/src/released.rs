@@ -10,6 +10,9 @@ use uuid::Uuid;
 use crate::error::StoreError;
 use crate::ledger::{Holding, class_of};
 
+/// The column of `release.sql` that counts the reports, from 1.
+pub(crate) const REPORT: usize = 24;
+
 /// A lease that was taken away, and what is known of the attempt it was for.
 #[derive(Debug, Clone)]
 pub(crate) struct Released {

@@ -12,6 +12,7 @@ use crate::connection::Tx;
 use crate::directory::FlowKey;
 use crate::error::StoreError;
 use crate::ledger::Ledger;
+use crate::released::REPORT;
 use crate::session::Session;
 use crate::types::Report;
 
@@ -45,7 +46,7 @@ impl Session {
     ) -> Result<RetryBudgets, StoreError> {
         let mut keys = Vec::new();
         for row in rows {
-            let n: i64 = row.try_get(23)?;
+            let n: i64 = row.try_get(REPORT)?;
             if reports[(n - 1) as usize].ending.asks_for_retry() {
                 keys.push(key_of(&*flow_of(flows, row.try_get(2)?)?));
             }

@@ -25,6 +25,7 @@ use crate::heart::Heart;
 use crate::hold;
 use crate::ledger::Rings;
 use crate::permits::end_with_leases;
+use crate::released::REPORT;
 use crate::seen::{Terms, claimed_of, fill};
 use crate::store::{Store, StoreInner};
 use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, TaskError, Turn};
@@ -338,7 +339,7 @@ impl Session {
         let budgets = self.retry_budgets(reports, &rows, &flows, tx).await?;
         let (mut now, mut permits) = (None, Vec::new());
         for row in &rows {
-            let n: i64 = row.try_get(24)?;
+            let n: i64 = row.try_get(REPORT)?;
             let at: EpochMs = row.try_get(0)?;
             now = Some(at);
             let report = &reports[(n - 1) as usize];

@@ -10,7 +10,7 @@ const LEDGER: &str = include_str!("../../src/ledger.sql");
 /// The generic plan of a statement with so many parameters, under the settings that every transaction of ours has.
 async fn plan(conn: &mut PgConnection, sql: &str, parameters: usize) -> String {
     let nulls = vec!["NULL"; parameters].join(", ");
-    let set = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
+    let set = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off";
     sqlx::raw_sql(set).execute(&mut *conn).await.unwrap();
     sqlx::raw_sql(AssertSqlSafe(format!("DEALLOCATE ALL; PREPARE statement AS {sql}")))
         .execute(&mut *conn)
