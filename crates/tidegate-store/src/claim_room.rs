@@ -9,6 +9,7 @@ use tidegate_core::pause::PauseTarget;
 use tidegate_core::policy::Policy;
 use tidegate_core::slots::SlotCaps;
 use tidegate_core::{Class, EpochMs};
+use uuid::Uuid;
 
 use crate::connection::Tx;
 use crate::error::StoreError;
@@ -55,6 +56,8 @@ pub(crate) struct Limited {
     running: [i64; 3],
     lines: Vec<Line>,
     peers: Vec<PeerUse>,
+    /// The flows in which slots of this session are reserved.
+    reserved: Vec<i64>,
 }
 
 /// Where a look goes.
@@ -64,6 +67,8 @@ pub(crate) struct Open {
     pub(crate) lines: Vec<Line>,
     /// How many flows of each line it reads.
     pub(crate) flows: usize,
+    /// The flows in which slots of this session are reserved.
+    pub(crate) reserved: Vec<i64>,
     /// Tenants that are paused.
     pub(crate) paused: Vec<String>,
     /// Whether this worker may take a task that was lost twice.
@@ -73,9 +78,15 @@ pub(crate) struct Open {
 }
 
 impl Limited {
-    /// Reads it inside the transaction that holds the cell's row.
-    pub(crate) async fn read(store: &StoreInner, kinds: &[String], tx: &mut Tx) -> Result<Self, StoreError> {
-        let query = sqlx::query(ROOM).bind(kinds.to_vec()).bind(MAX_LINES);
+    /// Reads it inside the transaction that holds the cell's row, for a session that knows to hold so many tasks.
+    pub(crate) async fn read(
+        store: &StoreInner,
+        kinds: &[String],
+        session: Uuid,
+        held: usize,
+        tx: &mut Tx,
+    ) -> Result<Self, StoreError> {
+        let query = sqlx::query(ROOM).bind(kinds.to_vec()).bind(MAX_LINES).bind(session).bind(held as i64);
         let row = tx.call(|conn| query.fetch_one(conn)).await?;
         let policy = store.policy_at(row.try_get("revision")?, tx).await?;
         let of_class = |name: &str| -> Result<[i64; 3], StoreError> {
@@ -107,6 +118,7 @@ impl Limited {
             running: of_class("running")?,
             lines,
             peers: peers.collect(),
+            reserved: row.try_get("reserved")?,
         })
     }
 
@@ -116,7 +128,7 @@ impl Limited {
         let back = i64::try_from(reports).unwrap_or(i64::MAX);
         let running = self.running.map(|running| (running - back).max(0));
         let caps = SlotCaps::of(&self.policy.limits, self.slots);
-        let mut open = Open { suspects, ..Open::default() };
+        let mut open = Open { suspects, reserved: self.reserved.clone(), ..Open::default() };
         let mut closed: HashMap<&str, bool> = HashMap::new();
         for peer in &self.peers {
             let ready = self.peer(peer, back, 0).map_or(Some(0), |room| room.ready_in_ms(self.now));

@@ -1,6 +1,7 @@
 -- What runs, for a claim of the kinds $1, and the lines in which something waits for it. Holds: the cell's row. Indexes:
 -- usage from the newest generation down; active_flow_line from one line to the next, whatever waits in each; heartbeat and
--- session are as small as the fleet. $2 lines at most.
+-- session are as small as the fleet; ready_reserved from the newest on. $2 lines at most. What slots of session $3 are
+-- reserved for is all that it holds beyond the $4 tasks that it knows of.
 WITH RECURSIVE line AS (
     SELECT c.class, k.kind, f.peer
     FROM unnest(ARRAY[0, 1, 2]::smallint[]) AS c(class), unnest($1::text[]) AS k(kind)
@@ -19,11 +20,19 @@ WITH RECURSIVE line AS (
     ) n
 ), lines AS MATERIALIZED (
     SELECT class, kind, peer FROM line LIMIT $2::int
+), reserved AS MATERIALIZED (
+    SELECT DISTINCT r.flow_id
+    FROM (
+        SELECT r.flow_id FROM tidegate.ready r WHERE r.session_id = $3::uuid ORDER BY r.session_id DESC, r.task_id DESC
+        LIMIT least(1000, coalesce((
+            SELECT greatest(0, u.running - $4::bigint) FROM tidegate.usage u
+            WHERE u.scope = 5 AND u.key = ($3::uuid)::text ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1), 0))
+    ) r
 ), peers AS MATERIALIZED (
     SELECT p.peer, u.running, u.rate_full_ns, u.tokens_full_ns, coalesce(c.queued, 0) AS calls
     FROM (
         SELECT peer FROM lines WHERE peer <> ''
-        UNION SELECT a.peer FROM tidegate.active_flow a WHERE a.lane = 0 AND a.kind = ANY($1::text[]) AND a.peer <> ''
+        UNION SELECT f.peer FROM reserved r JOIN tidegate.flow f ON f.id = r.flow_id WHERE f.peer <> ''
     ) p
     CROSS JOIN LATERAL (
         SELECT u.running, u.rate_full_ns, u.tokens_full_ns FROM tidegate.usage u
@@ -44,7 +53,7 @@ WITH RECURSIVE line AS (
 SELECT (SELECT r.n FROM tidegate.policy_revision r WHERE r.id = 1) AS revision,
     (SELECT coalesce(sum(s.slots), 0)::bigint FROM tidegate.heartbeat h JOIN tidegate.session s ON s.id = h.session_id
         WHERE h.expires_ms > (SELECT tidegate.now_ms()) AND NOT s.draining) AS slots,
-    tidegate.now_ms() AS now_ms,
+    tidegate.now_ms() AS now_ms, ARRAY(SELECT flow_id FROM reserved) AS reserved,
     ARRAY(SELECT running FROM classes ORDER BY n) AS running, ARRAY(SELECT turn FROM classes ORDER BY n) AS floors,
     ARRAY(SELECT class FROM lines ORDER BY class, kind, peer) AS line_class, ARRAY(SELECT kind FROM lines ORDER BY class, kind, peer) AS line_kind,
     ARRAY(SELECT peer FROM lines ORDER BY class, kind, peer) AS line_peer,

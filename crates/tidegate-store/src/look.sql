@@ -4,16 +4,17 @@
 -- The lines with room are named by their class ($6), kind ($7), peer ($8) and the virtual time below which nothing
 -- stands in them ($9); of each the first $5 flows are read, not those of the tenants $10, and suspects only where one may
 -- be taken ($11). Of each flow so many tasks are read that together they are $4 % of what is wanted. Flows in which slots
--- are reserved have no line: all are visited.
+-- of this session are reserved ($12) have no line: all are visited.
 WITH near AS MATERIALIZED (
     SELECT w.*, coalesce(t.turn, 0) AS turn, coalesce(t.running, 0) AS class_running, coalesce(above.turn, 0) AS turn_above, coalesce(o.running, 0) AS tenant_running
     FROM (
         SELECT * FROM (
             SELECT 0::bigint AS line, a.flow_id, a.class, a.tenant, a.lane, a.turn AS stands, u.queued, u.low_rank, u.low_id
-            FROM tidegate.active_flow a
+            FROM unnest($12::bigint[]) AS d(flow_id)
+            JOIN tidegate.active_flow a ON a.flow_id = d.flow_id
             CROSS JOIN LATERAL (
                 SELECT u.queued, u.low_rank, u.low_id FROM tidegate.flow_usage u
-                WHERE u.flow_id = a.flow_id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1
+                WHERE u.flow_id = d.flow_id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1
             ) u
             WHERE a.lane = 0 AND a.kind = ANY($2::text[]) AND u.queued > 0 LIMIT 1000
         ) reserved

@@ -33,9 +33,11 @@ use crate::work_bell::WorkBell;
 
 const RELEASE: &str = include_str!("release.sql");
 const LOOK: &str = include_str!("look.sql");
-const ANY_WORK: &str = "SELECT EXISTS (SELECT FROM tidegate.active_flow a \
-    CROSS JOIN LATERAL (SELECT u.queued FROM tidegate.flow_usage u WHERE u.flow_id = a.flow_id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1) u \
-    WHERE a.kind = ANY($1) AND NOT a.parked AND u.queued > 0)";
+const ANY_WORK: &str = "SELECT coalesce((SELECT u.running > $3 FROM tidegate.usage u \
+        WHERE u.scope = 5 AND u.key = ($2::uuid)::text ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1), false) \
+    OR EXISTS (SELECT FROM tidegate.active_flow a \
+        CROSS JOIN LATERAL (SELECT u.queued FROM tidegate.flow_usage u WHERE u.flow_id = a.flow_id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1) u \
+        WHERE a.kind = ANY($1) AND NOT a.parked AND a.lane <> 0 AND u.queued > 0)";
 const RECORDS: &str = "SELECT t.id, t.payload, t.traceparent, t.depth, t.fanout, t.tokens, t.usd_micros FROM unnest($1::uuid[]) AS d(id) \
     JOIN tidegate.task t ON t.id = d.id";
 const HELD: &str = "SELECT tidegate.now_ms() AS now_ms, l.flow_id, l.task_id, l.deadline_ms, l.attempt_timeout_ms, l.tokens, l.usd_micros, l.bytes, \
@@ -207,7 +209,11 @@ impl Session {
         let began = Instant::now();
         let mut tx = self.connections.begin(true).await?;
         let kinds = self.kinds();
-        let limited = if want > 0 { Some(Limited::read(&self.store, &kinds, &mut tx).await?) } else { None };
+        let (session, held) = (self.heart.session, self.state().held.len());
+        let limited = match want {
+            0 => None,
+            _ => Some(Limited::read(&self.store, &kinds, session, held, &mut tx).await?),
+        };
         late.gather();
         let want = if want > 0 { want + late.told.len() } else { 0 };
         let reports: Vec<&Report> = reports.iter().chain(&late.told).collect();
@@ -272,12 +278,13 @@ impl Session {
         }
     }
 
-    /// Whether something waits that this worker runs, seen without a lock.
+    /// Whether something waits that this worker runs, or slots of it are reserved, seen without a lock.
     async fn any_work(&self) -> Result<bool, StoreError> {
         let kinds = self.kinds();
         let mut conn = self.connections.get().await?;
-        let any =
-            call(self.connections.call_timeout(), sqlx::query_scalar(ANY_WORK).bind(kinds).fetch_one(&mut *conn)).await;
+        let held = self.state().held.len() as i64;
+        let query = sqlx::query_scalar(ANY_WORK).bind(kinds).bind(self.heart.session).bind(held);
+        let any = call(self.connections.call_timeout(), query.fetch_one(&mut *conn)).await;
         match any {
             Ok(any) => {
                 conn.release();
@@ -431,6 +438,7 @@ impl Session {
                 .bind(first)
                 .bind(open.paused.clone())
                 .bind(open.suspects)
+                .bind(open.reserved.clone())
                 .fetch_all(conn)
         })
         .await

@@ -150,10 +150,11 @@ async fn pages_of(conn: &mut PgConnection, sql: &str, arguments: &str) -> i64 {
 /// Pages that a claim of one touches to see what may run, where these lines of standard work have room.
 async fn pages(cell: &Cell, open: &[&str]) -> [i64; 2] {
     let mut conn = cell.db.connect().await;
-    let room = pages_of(&mut conn, include_str!("../../src/claim_room.sql"), "ARRAY['echo'], 256").await;
+    let room =
+        pages_of(&mut conn, include_str!("../../src/claim_room.sql"), "ARRAY['echo'], 256, gen_random_uuid(), 0").await;
     let column = |value: &dyn Fn(&str) -> String| open.iter().map(|peer| value(peer)).collect::<Vec<_>>().join(", ");
     let arguments = format!(
-        "gen_random_uuid(), ARRAY['echo'], 1, 125, {READ}, ARRAY[{}]::smallint[], ARRAY[{}], ARRAY[{}], ARRAY[{}]::bigint[], ARRAY[]::text[], true",
+        "gen_random_uuid(), ARRAY['echo'], 1, 125, {READ}, ARRAY[{}]::smallint[], ARRAY[{}], ARRAY[{}], ARRAY[{}]::bigint[], ARRAY[]::text[], true, ARRAY[]::bigint[]",
         column(&|_| "1".to_owned()),
         column(&|_| "'echo'".to_owned()),
         column(&|peer| format!("'{peer}'")),
