@@ -98,7 +98,8 @@ impl Claiming<'_> {
         let again_in = again_in_ms.filter(|_| tasks.len() < self.want).map(Duration::from_millis);
         // The suspects that it did not take may stand before others that it did not see: the next look leaves them out.
         let suspect = tasks.len() < self.want && tasks.iter().any(|task| task.suspect);
-        Ok(Claim { now, tasks, more: chosen.stopped_short || parked || suspect, again_in })
+        let lines = self.open.more && !tasks.is_empty();
+        Ok(Claim { now, tasks, more: chosen.stopped_short || parked || suspect || lines, again_in })
     }
 
     /// Ends the doomed, starts the chosen, and charges their tenants and peers.

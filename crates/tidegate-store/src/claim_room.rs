@@ -17,8 +17,10 @@ use crate::ledger::{Ledger, class_of};
 use crate::store::StoreInner;
 
 const ROOM: &str = include_str!("claim_room.sql");
-/// Most lines that one claim visits.
-const MAX_LINES: i32 = 256;
+/// Most lines that one claim asks about: those without room cost it no more than that.
+const MAX_LINES: i32 = 2_048;
+/// Most lines with room that one claim visits; where there are more, the next goes on behind them.
+const MAX_VISITED: usize = 256;
 /// Most flows that one claim visits, over all lines.
 const MAX_FLOWS: usize = 512;
 /// Flows of each line that a claim visits beyond what it wants, for those that have no room.
@@ -65,6 +67,8 @@ pub(crate) struct Limited {
 pub(crate) struct Open {
     /// The lines that may have room.
     pub(crate) lines: Vec<Line>,
+    /// Whether there are more lines than that.
+    pub(crate) more: bool,
     /// How many flows of each line it reads.
     pub(crate) flows: usize,
     /// The flows in which slots of this session are reserved.
@@ -123,8 +127,9 @@ impl Limited {
     }
 
     /// Where a look for `want` tasks goes, where so many of this turn's reports may still give room back. The kinds in
-    /// `full` have no room in this worker, and suspects only with `suspects`.
-    pub(crate) fn open(&self, want: usize, reports: usize, full: &[String], suspects: bool) -> Open {
+    /// `full` have no room in this worker, and suspects only with `suspects`. `from` says which lines come first where there
+    /// are more than a look visits.
+    pub(crate) fn open(&self, want: usize, reports: usize, full: &[String], suspects: bool, from: usize) -> Open {
         let back = i64::try_from(reports).unwrap_or(i64::MAX);
         let running = self.running.map(|running| (running - back).max(0));
         let caps = SlotCaps::of(&self.policy.limits, self.slots);
@@ -151,7 +156,9 @@ impl Limited {
                 && !full.contains(&line.kind)
                 && !closed.get(line.peer.as_str()).copied().unwrap_or(false)
         };
-        open.lines = self.lines.iter().filter(is_open).cloned().collect();
+        let all: Vec<Line> = self.lines.iter().filter(is_open).cloned().collect();
+        open.more = all.len() > MAX_VISITED;
+        open.lines = visited(all, from);
         open.flows = (MAX_FLOWS / open.lines.len().max(1)).clamp(4, want.saturating_add(SPARE_FLOWS).min(MAX_FLOWS));
         open.paused = pauses
             .iter()
@@ -230,6 +237,49 @@ impl Limited {
     }
 }
 
+/// The lines that a claim visits, of those with room, which are in the order of their classes: all of the classes that
+/// fit, and of the first that does not as many as fit, from another one on each time.
+fn visited(mut lines: Vec<Line>, from: usize) -> Vec<Line> {
+    for class in Class::ALL {
+        let start = lines.iter().position(|line| line.class == class).unwrap_or(lines.len());
+        let of_class = lines[start..].iter().take_while(|line| line.class == class).count();
+        if start + of_class > MAX_VISITED {
+            lines[start..start + of_class].rotate_left(from % of_class);
+            break;
+        }
+    }
+    lines.truncate(MAX_VISITED);
+    lines
+}
+
 fn left(most: Option<u32>, running: i64) -> i64 {
     most.map_or(i64::MAX, |most| i64::from(most) - running)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(counts: [usize; 3]) -> Vec<Line> {
+        let of = |class: Class| {
+            (0..counts[class as usize]).map(move |n| Line { class, kind: "k".into(), peer: format!("{n:04}") })
+        };
+        Class::ALL.into_iter().flat_map(of).collect()
+    }
+
+    #[test]
+    fn every_line_is_visited_in_the_end_and_the_classes_above_always() {
+        let all = lines([10, 600, 10]);
+        let (mut seen, mut from) = (std::collections::HashSet::new(), 0);
+        for _ in 0..3 {
+            let now = visited(all.clone(), from);
+            assert_eq!(now.len(), MAX_VISITED);
+            assert_eq!(now.iter().filter(|line| line.class == Class::Critical).count(), 10);
+            seen.extend(now.into_iter().filter(|line| line.class == Class::Standard).map(|line| line.peer));
+            from += MAX_VISITED - 10;
+        }
+        assert_eq!(seen.len(), 600);
+        assert_eq!(visited(lines([3, 3, 3]), 7), lines([3, 3, 3]));
+        assert_eq!(visited(lines([0, 0, 0]), 7), []);
+    }
 }

@@ -97,6 +97,8 @@ struct State {
     /// no more than [`MAX_BELOW_FLOOR_US`](crate::claim_room::MAX_BELOW_FLOOR_US) below the floor of its class, and
     /// floors only rise.
     first_in: HashMap<Line, i64>,
+    /// Which lines come first where there are more than a look visits.
+    lines_from: usize,
     /// How much of what is wanted a look reads, above [`READ_PERCENT`]. Grows where looks stop short.
     read_more: i64,
 }
@@ -220,8 +222,11 @@ impl Session {
         let of_kinds = self.left_of_kinds(&reports);
         let full: Vec<String> = of_kinds.iter().filter(|(_, left)| *left <= 0).map(|(kind, _)| kind.clone()).collect();
         let suspects = self.may_take_suspect(&reports);
-        let open =
-            limited.as_ref().map(|limited| limited.open(want, reports.len(), &full, suspects)).unwrap_or_default();
+        let from = self.state().lines_from;
+        let open = limited
+            .as_ref()
+            .map(|limited| limited.open(want, reports.len(), &full, suspects, from))
+            .unwrap_or_default();
         let mut changes = Changes::default();
         let (mut settled, mut now) = (vec![Settled::LeaseLost; reports.len()], None);
         let mut beside = None;
@@ -421,7 +426,8 @@ impl Session {
     pub(crate) async fn look(&self, want: usize, open: &Open, tx: &mut Tx) -> Result<Vec<PgRow>, StoreError> {
         let (kinds, session) = (self.kinds(), self.heart.session);
         let (percent, first): (i64, Vec<i64>) = {
-            let state = self.state();
+            let mut state = self.state();
+            state.lines_from = state.lines_from.wrapping_add(open.lines.len());
             let first = open.lines.iter().map(|line| state.first_in.get(line).copied().unwrap_or(i64::MIN));
             (READ_PERCENT + state.read_more, first.collect())
         };
