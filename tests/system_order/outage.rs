@@ -9,17 +9,27 @@ use crate::called::{SLACK, all_complete, calls, nothing_in_use, with_peer};
 use crate::fleet::{Fleet, LIMIT, connect, number, wait_for_number};
 use crate::verdict::assert_sound;
 
-/// Calls that the peer takes at once, and how long each takes once it is back.
-const AT_ONCE: u32 = 4;
+/// How long a call takes once the peer is back.
 const CALL: Duration = Duration::from_millis(20);
-/// The longest delay before a retry: more than it takes for all to fail.
-const BACKOFF_MS: i64 = 4_000;
 /// The most in one batch of submissions.
 const BATCH: usize = 1_000;
 /// Over how long a rate is looked at.
 const WINDOW: Duration = Duration::from_millis(500);
 const NEVER_TRIED: &str = "SELECT count(*) FROM tidegate.task WHERE status IS NULL AND deliveries = 0";
 const BACKING_OFF: &str = "SELECT count(*) FROM tidegate.deferred";
+
+/// An outage.
+struct Outage {
+    tasks: usize,
+    lasts: Duration,
+    /// The longest delay before a retry: more than it takes for all to fail.
+    backoff_ms: i64,
+    /// Calls that the peer takes at once.
+    at_once: u32,
+}
+
+const SHORT: Outage = Outage { tasks: 300, lasts: Duration::from_secs(4), backoff_ms: 4_000, at_once: 4 };
+const LONG: Outage = Outage { tasks: 5_000, lasts: Duration::from_secs(60), backoff_ms: 60_000, at_once: 16 };
 
 /// When those that failed may run again, in milliseconds.
 async fn due(url: &str) -> Vec<i64> {
@@ -42,13 +52,13 @@ fn busiest(seen: &[Seen]) -> usize {
 /// Broken by: a backoff without jitter, retries that pass no limits, a crowd let through by a returning flow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_an_outage_retries_come_spread_and_through_the_limits() {
-    let (tasks, outage) = short_or_long((300, Duration::from_secs(4)), (5_000, Duration::from_secs(60)));
+    let Outage { tasks, lasts, backoff_ms, at_once } = short_or_long(SHORT, LONG);
     let tool = FakeTool::start().await;
     tool.on("/", [Behaviour::Slow(CALL)]);
     let proxy = FaultProxy::start(tool.address().to_string()).await;
-    let fleet = with_peer(Fleet::new().await, &format!("http://{}/", proxy.address()), AT_ONCE)
+    let fleet = with_peer(Fleet::new().await, &format!("http://{}/", proxy.address()), at_once)
         .with("KINDS__TOOL__MAX_ATTEMPTS", 1_000)
-        .with("KINDS__TOOL__BACKOFF", format!("{{ base_ms = {BACKOFF_MS}, max_ms = {BACKOFF_MS} }}"));
+        .with("KINDS__TOOL__BACKOFF", format!("{{ base_ms = {backoff_ms}, max_ms = {backoff_ms} }}"));
     let server = fleet.serve().await;
     let _workers = [fleet.worker(16).await, fleet.worker(16).await];
     proxy.set(Fault::Refuse);
@@ -66,20 +76,20 @@ async fn after_an_outage_retries_come_spread_and_through_the_limits() {
     assert!(due.len() > tasks / 4, "{} back off", due.len());
     // Uniform over the backoff, less those whose moment has come: no tenth of it may hold much more than its share.
     let fullest =
-        (0..due.len()).map(|n| due[n..].iter().take_while(|at| **at < due[n] + BACKOFF_MS / 10).count()).max();
+        (0..due.len()).map(|n| due[n..].iter().take_while(|at| **at < due[n] + backoff_ms / 10).count()).max();
     let (spread, fullest) = (due[due.len() - 1] - due[0], fullest.unwrap_or(0));
-    assert!(spread > BACKOFF_MS / 2, "retries are spread over {spread} ms");
+    assert!(spread > backoff_ms / 2, "retries are spread over {spread} ms");
     assert!(fullest < due.len() / 2, "{fullest} of {} retries come within a tenth of the backoff", due.len());
 
-    poll_until(outage + LIMIT, "the end of the outage", async || (down.elapsed() >= outage).then_some(())).await;
+    poll_until(lasts + LIMIT, "the end of the outage", async || (down.elapsed() >= lasts).then_some(())).await;
     assert_eq!(tool.seen().len(), 0);
     proxy.set(Fault::None);
     let back = Instant::now();
     all_complete(&server.caller, &ids).await;
     let seen = tool.seen();
-    let most = AT_ONCE as usize * (WINDOW.as_millis() / CALL.as_millis() + 1) as usize;
+    let most = at_once as usize * (WINDOW.as_millis() / CALL.as_millis() + 1) as usize;
     eprintln!("{} calls within {:?}, at most {} in {WINDOW:?}", seen.len(), back.elapsed(), busiest(&seen));
-    assert_eq!((tool.max_in_flight(), seen.len()), (AT_ONCE as usize, tasks));
+    assert_eq!((tool.max_in_flight(), seen.len()), (at_once as usize, tasks));
     assert!(busiest(&seen) <= most, "{} calls within {WINDOW:?}", busiest(&seen));
     nothing_in_use(&server.caller, SLACK).await;
     wait_for_number(fleet.db.url(), BACKING_OFF, 0).await;

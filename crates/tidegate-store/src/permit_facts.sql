@@ -7,12 +7,15 @@ SELECT 0::smallint AS what, NULL::uuid AS id, NULL::uuid AS call_id, NULL::text 
 UNION ALL
 SELECT 1::smallint, l.task_id, NULL, f.peer, ARRAY[l.deliveries]::bigint[]
 FROM unnest($2::uuid[], $3::int[]) AS d(task_id, fence)
-JOIN tidegate.lease l ON l.task_id = d.task_id AND l.deliveries = d.fence AND l.session_id = $1::uuid
-JOIN tidegate.flow f ON f.id = l.flow_id
+CROSS JOIN LATERAL (
+    SELECT l.task_id, l.deliveries, l.flow_id FROM tidegate.lease l
+    WHERE l.task_id = d.task_id AND l.deliveries = d.fence AND l.session_id = $1::uuid LIMIT 1
+) l
+CROSS JOIN LATERAL (SELECT f.peer FROM tidegate.flow f WHERE f.id = l.flow_id LIMIT 1) f
 UNION ALL
 SELECT 2::smallint, p.task_id, p.call_id, p.peer, ARRAY[p.fence, (p.taken_ms IS NOT NULL)::int]::bigint[]
 FROM unnest($2::uuid[], $3::int[]) AS d(task_id, fence)
-JOIN tidegate.permit p ON p.task_id = d.task_id AND p.fence = d.fence
+CROSS JOIN LATERAL (SELECT p.* FROM tidegate.permit p WHERE p.task_id = d.task_id AND p.fence = d.fence LIMIT 16) p
 UNION ALL
 SELECT 3::smallint, NULL, NULL, w.peer,
     ARRAY[coalesce(u.running, 0), coalesce(u.queued, 0), coalesce(u.rate_full_ns, 0), coalesce(u.tokens_full_ns, 0), coalesce(c.queued, 0),

@@ -28,8 +28,7 @@ const WRITE: &str = concat!(include_str!("ledger.sql"), include_str!("permit_wri
 const ROOM: &str = "SELECT w.peer, u.running, u.rate_full_ns, u.tokens_full_ns, tidegate.now_ms() FROM unnest($1::text[]) AS w(peer) \
     CROSS JOIN LATERAL (SELECT u.running, u.rate_full_ns, u.tokens_full_ns FROM tidegate.usage u \
         WHERE u.scope = 3 AND u.key = w.peer ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1) u";
-const END: &str = "DELETE FROM tidegate.permit p USING unnest($1::uuid[], $2::int[]) AS d(task_id, fence) \
-    WHERE p.task_id = d.task_id AND p.fence = d.fence RETURNING p.peer, p.taken_ms IS NOT NULL";
+const END: &str = include_str!("permit_end.sql");
 /// The counter rows of a peer: what uses it and waits for it, and the calls among those that wait.
 const ENSURE: &str = "INSERT INTO tidegate.usage (scope, key) SELECT s.scope, w.peer \
     FROM unnest($1::text[]) AS w(peer), unnest(ARRAY[3, 7]::smallint[]) AS s(scope) \

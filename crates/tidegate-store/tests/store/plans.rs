@@ -47,6 +47,7 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
         ("members by token", include_str!("../../src/members_by_token.sql").to_owned(), 5),
         ("members by workflow", include_str!("../../src/members_by_workflow.sql").to_owned(), 5),
         ("facts of calls", include_str!("../../src/permit_facts.sql").to_owned(), 4),
+        ("end of permits", include_str!("../../src/permit_end.sql").to_owned(), 2),
         ("permits", format!("{LEDGER}{}", include_str!("../../src/permit_write.sql")), 43),
         ("overdue", include_str!("../../src/overdue.sql").to_owned(), 4),
         ("explain", include_str!("../../src/explain.sql").to_owned(), 2),

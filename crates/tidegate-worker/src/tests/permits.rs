@@ -132,7 +132,10 @@ async fn a_wait_ends_with_a_cancel_a_deadline_or_a_loss_and_leaves_nothing_behin
     settled(&worker, 2).await;
     assert_eq!(told(&seen), [Err(PermitError::Cancelled(Stop::Cancelled)), Err(PermitError::Cancelled(Stop::Late))]);
     worker.store.submit([task(3, "own", "null")]);
-    worker.store.until("it waits", |state| state.permits.iter().any(|(call, _)| call.task == task(3, "", "").id)).await;
+    worker
+        .store
+        .until("it waits", |state| state.permits.iter().any(|(call, _)| call.task == task(3, "own", "null").id))
+        .await;
     worker.store.reap(3);
     worker.store.until("it is told", |_| told(&seen).len() == 3).await;
     assert_eq!(told(&seen)[2], Err(PermitError::Lost));
