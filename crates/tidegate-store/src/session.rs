@@ -246,6 +246,7 @@ impl Session {
         let ended = settled.iter().any(|settled| matches!(settled, Settled::Ended(_)));
         let (Some(now), false) = (now, changes.is_empty()) else {
             tokio::join!(tx.rollback(), end_reading(beside));
+            self.let_go(&reports);
             return Ok(Turn { settled, claimed: Vec::new(), more, again_in });
         };
         let written = async {
@@ -262,13 +263,19 @@ impl Session {
         metrics::histogram!("tidegate_turn_settled_tasks").record(reports.len() as f64);
         metrics::histogram!("tidegate_turn_claimed_tasks").record(claimed.len() as f64);
         let claimed = self.read_records(claimed, records).await?;
+        self.let_go(&reports);
         let mut state = self.state();
-        for report in &reports {
-            state.held.remove(&(report.id, report.fence));
-        }
         state.held.extend(claimed.iter().map(held_of));
         state.unsure = false;
         Ok(Turn { settled, claimed, more, again_in })
+    }
+
+    /// What was reported is held no more, whatever became of it.
+    fn let_go(&self, reports: &[&Report]) {
+        let mut state = self.state();
+        for report in reports {
+            state.held.remove(&(report.id, report.fence));
+        }
     }
 
     fn ring(&self, rings: Rings, ended: bool, settled: &[Settled]) {

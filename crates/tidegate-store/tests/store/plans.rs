@@ -63,7 +63,11 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
             let from_the_first =
                 "Index Cond: ((class = l.class) AND (kind = l.kind) AND (peer = l.peer) AND (turn >= l.low))";
             assert!(plan.contains(from_the_first), "a look walks other lines:\n{plan}");
-            assert!(!plan.contains("Index Scan using active_flow_pkey"), "a look walks all flows:\n{plan}");
+            let walked = plan.lines().skip_while(|line| !line.contains("Index Scan using active_flow_pkey")).nth(1);
+            assert!(
+                walked.is_none_or(|line| line.contains("Index Cond: (flow_id = d.flow_id)")),
+                "a look walks all flows:\n{plan}"
+            );
             assert!(plan.contains(from_the_bound), "a claim walks what was taken before:\n{plan}");
         }
     }
