@@ -108,10 +108,10 @@ impl Store {
     pub async fn open_session(&self, spec: SessionSpec) -> Result<Session, StoreError> {
         let session = Uuid::now_v7();
         let kinds: Vec<String> = spec.kinds.iter().map(|(kind, _)| kind.as_str().to_owned()).collect();
-        let open = "WITH s AS (INSERT INTO tidegate.session (id, worker, kinds, slots, lease_ms, started_ms) \
-            VALUES ($1, $2, $3, $4, $5, tidegate.now_ms())) \
+        let open = "WITH n AS MATERIALIZED (SELECT tidegate.now_ms() AS now_ms), s AS (INSERT INTO tidegate.session (id, worker, kinds, slots, lease_ms, started_ms) \
+            SELECT $1, $2, $3, $4, $5, now_ms FROM n) \
             , u AS (INSERT INTO tidegate.usage (scope, key) VALUES (5, $1::text)) \
-            INSERT INTO tidegate.heartbeat (session_id, expires_ms) VALUES ($1, tidegate.now_ms() + $5)";
+            INSERT INTO tidegate.heartbeat (session_id, expires_ms) SELECT $1, now_ms + $5 FROM n";
         let connections = Connections::new(self.options(), 1)?;
         let mut conn = connections.get().await?;
         let lease_ms = spec.lease.as_millis() as i64;
@@ -211,7 +211,9 @@ impl Session {
         let began = Instant::now();
         let mut tx = self.connections.begin(true).await?;
         let kinds = self.kinds();
-        let (session, held) = (self.heart.session, self.state().held.len());
+        // What is reported may be settled already, by a turn whose end was not seen.
+        let (session, held) =
+            (self.heart.session, self.state().held.len().saturating_sub(reports.len() + late.told.len()));
         let limited = match want {
             0 => None,
             _ => Some(Limited::read(&self.store, &kinds, session, held, &mut tx).await?),

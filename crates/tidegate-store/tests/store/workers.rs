@@ -13,12 +13,12 @@ async fn live_sessions_are_listed_with_what_runs_on_them() {
     let cell = Cell::new().await;
     assert_eq!(cell.store.workers(None, 10).await.unwrap().workers, []);
     let (first, second) = (cell.session(3).await, cell.session(2).await);
-    cell.add(cell.submission()).await;
+    let id = cell.add(cell.submission()).await;
     let mut claimed = first.turn(&[], 1).await.unwrap().claimed;
     if claimed.is_empty() {
         claimed = second.turn(&[], 1).await.unwrap().claimed;
     }
-    assert_eq!(claimed.len(), 1);
+    assert_eq!(claimed.len(), 1, "{:?}", cell.store.task(&crate::tenant(), id).await);
     let page = cell.store.workers(None, 1).await.unwrap();
     let rest = cell.store.workers(page.next, 10).await.unwrap();
     let listed = [page.workers, rest.workers].concat();
