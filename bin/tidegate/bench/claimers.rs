@@ -63,6 +63,9 @@ async fn deadlocks_since(ground: &Ground, before: i64) -> Result<String, Failure
     }
 }
 
+/// Turns of each session before those that are measured.
+const WARM_TURNS: usize = 4;
+
 /// The cell, and what is measured of it.
 struct Claimers {
     cell: Arc<Cell>,
@@ -89,14 +92,17 @@ impl Claimers {
         }
         for at in order {
             // Nobody is there yet for whom a slot could be reserved: who claims them is to be measured.
-            self.cell.fill(self.tasks, SUBMITTERS).await?;
+            let warm = (self.counts[at] * self.slots) as usize * WARM_TURNS;
+            self.cell.fill(self.tasks + warm, SUBMITTERS).await?;
             let mut sessions = Vec::new();
             for _ in 0..self.counts[at] {
                 sessions.push(Arc::new(self.cell.session_of(self.slots).await?));
             }
+            // The first turns of a connection plan its statements.
+            self.cell.drain_by(&sessions, warm, self.slots as usize).await?;
             let took = self.cell.drain_by(&sessions, self.tasks, self.slots as usize).await?;
             rates[at] = per_second(self.tasks, took);
-            self.ran += self.tasks;
+            self.ran += self.tasks + warm;
             for session in sessions {
                 session.close().await.map_err(|error| broken("a session cannot be closed", &error))?;
             }
