@@ -21,4 +21,4 @@ FROM (
     SELECT format('replication slot %s', s.slot_name), s.xmin, NULL
     FROM pg_replication_slots s WHERE s.xmin IS NOT NULL
 ) h
-ORDER BY age(h.xid) DESC LIMIT $2
+ORDER BY age(h.xid) DESC, h.age_ms DESC NULLS LAST LIMIT $2
