@@ -141,6 +141,11 @@ impl Default for PeerLimits {
 const BURST_OF_MINUTE: u64 = 600;
 
 impl PeerLimits {
+    /// Whether something may have to wait for it although a slot is free.
+    pub fn limits_running(&self) -> bool {
+        self.max_in_flight.is_some() || self.requests_per_minute.is_some() || self.tokens_per_minute.is_some()
+    }
+
     /// The requests that it may be sent. They are spread over the minute: at once it gets a tenth of a second's worth, at
     /// least one.
     pub fn requests(&self) -> Option<Bucket> {

@@ -47,7 +47,7 @@ impl Policy {
     /// its tenant has a limit of its own.
     pub fn can_hold_back(&self) -> bool {
         !self.pauses.is_empty()
-            || self.peers.values().any(|peer| peer.max_in_flight.is_some())
+            || self.peers.values().any(PeerLimits::limits_running)
             || self.tenants.values().any(TenantLimits::limits_running)
     }
 

@@ -256,7 +256,14 @@ async fn watch(store: Arc<StoreInner>, memory: Memory, pace: PaceWindow) {
             let mut conn = store.connections.get().await?;
             let rows = call(store.connections.call_timeout(), facts::query(&wanted).fetch_all(&mut *conn)).await?;
             conn.release();
-            facts::parse(&wanted, &pace, &rows)
+            let mut read = facts::parse(&wanted, &pace, &rows)?;
+            if read.facts.cell.queued > 0 {
+                // What waits counts for the pressure only where it may run: that is told by its flows.
+                let mut tx = store.connections.begin(false).await?;
+                facts::read_backlog(&store, &policy, &mut read.facts, None, 0, &mut tx).await?;
+                tx.rollback().await;
+            }
+            Ok::<_, StoreError>(read)
         };
         match read.await {
             Ok(read) => memory.remember(began, policy, read.facts),

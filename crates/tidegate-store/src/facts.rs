@@ -144,6 +144,8 @@ pub(crate) fn parse(wanted: &Wanted, pace: &PaceWindow, rows: &[PgRow]) -> Resul
             0 => {
                 let n = numbers()?;
                 (read.facts.now, read.revision, read.facts.live_slots) = (n[0], n[1], n[2]);
+                let kinds: Vec<String> = row.try_get(5)?;
+                read.facts.live_kinds = Some(kinds.into_iter().collect());
             }
             1 => {
                 let n = numbers()?;

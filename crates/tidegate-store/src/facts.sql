@@ -22,7 +22,8 @@ wanted AS MATERIALIZED (
     FROM tidegate.heartbeat h JOIN tidegate.session s ON s.id = h.session_id
     WHERE h.expires_ms > (SELECT now_ms FROM n) AND NOT s.draining
 )
-SELECT 0::smallint AS what, NULL::text AS a, NULL::text AS b, NULL::uuid AS id, NULL::bytea AS hash, NULL::text[] AS kinds,
+SELECT 0::smallint AS what, NULL::text AS a, NULL::text AS b, NULL::uuid AS id, NULL::bytea AS hash,
+    ARRAY(SELECT DISTINCT k FROM live, unnest(live.kinds) AS k) AS kinds,
     ARRAY[n.now_ms, (SELECT r.n FROM tidegate.policy_revision r WHERE r.id = 1), (SELECT coalesce(sum(slots), 0) FROM live)]::bigint[] AS n
 FROM n
 UNION ALL

@@ -132,6 +132,8 @@ pub struct Facts {
     pub now: EpochMs,
     /// Slots of the live sessions that take work.
     pub live_slots: i64,
+    /// The kinds that live sessions run; `None` where nobody read it, and then all count.
+    pub live_kinds: Option<HashSet<String>>,
     /// What the cell holds.
     pub cell: Usage,
     /// What each class holds.

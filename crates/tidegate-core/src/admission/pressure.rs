@@ -1,7 +1,7 @@
 //! How full it is, how long a newcomer would wait, and when a class is shed.
 
 use super::capacity::{Ask, in_queue, named};
-use super::facts::{Facts, Usage};
+use super::facts::{Backlog, Facts, Usage};
 use super::slot::{may_run, peer_runs, tenant_runs};
 use crate::EpochMs;
 use crate::limits::Limits;
@@ -62,10 +62,13 @@ pub fn expected_wait_ms(policy: &Policy, facts: &Facts, ask: &Ask<'_>, now: Epoc
     if policy.held(ask.kind, ask.class, ask.tenant, named(ask.peer), now).is_some() {
         return None;
     }
-    let mut narrow: Option<f64> = None;
+    if !has_worker(facts, ask.kind) {
+        return None;
+    }
+    let mut narrow: Option<f64> = rate_ms(policy, facts, ask.peer);
     if !peer_runs(policy, facts, ask.peer) {
         let slots = policy.peer(ask.peer).and_then(|peer| peer.max_in_flight).unwrap_or(0);
-        narrow = wait(facts, facts.peer(ask.peer).queued, i64::from(slots));
+        narrow = wait(facts, facts.peer(ask.peer).queued, i64::from(slots)).into_iter().chain(narrow).reduce(f64::max);
     }
     if !tenant_runs(policy, facts, ask.tenant, ask.class) {
         let (limits, tenant) = (policy.tenant(ask.tenant), facts.tenant(ask.tenant));
@@ -80,6 +83,23 @@ pub fn expected_wait_ms(policy: &Policy, facts: &Facts, ask: &Ask<'_>, now: Epoc
     let ahead = ahead_ms(policy, facts, ask.class, now)?;
     let ahead = fair_ms(policy, facts, ask, now).map_or(ahead, |fair| fair.min(ahead));
     Some(narrow.unwrap_or(0.0).max(ahead))
+}
+
+/// Whether what waits in a flow goes before others for the slots. What no live worker runs does not, nor what waits for
+/// the rate of its peer: slots stand free beside it.
+fn takes_slots(policy: &Policy, facts: &Facts, flow: &Backlog, now: EpochMs) -> bool {
+    let rate = policy.peer(&flow.peer).is_some_and(|peer| peer.requests().is_some() || peer.tokens().is_some());
+    !rate && has_worker(facts, &flow.kind) && may_run(policy, facts, flow, now)
+}
+
+fn has_worker(facts: &Facts, kind: &str) -> bool {
+    facts.live_kinds.as_ref().is_none_or(|kinds| kinds.contains(kind))
+}
+
+/// The wait behind what waits for the same peer, by the requests that it may be sent.
+fn rate_ms(policy: &Policy, facts: &Facts, peer: &str) -> Option<f64> {
+    let per_minute = policy.peer(peer)?.requests_per_minute?;
+    Some(facts.peer(peer).queued.max(0) as f64 * 60_000.0 / f64::from(per_minute))
 }
 
 fn wait(facts: &Facts, tasks: i64, slots: i64) -> Option<f64> {
@@ -100,7 +120,7 @@ fn ahead_ms(policy: &Policy, facts: &Facts, class: Class, now: EpochMs) -> Optio
             None => usage.queued + usage.due,
             Some(flows) => flows
                 .iter()
-                .filter(|flow| flow.class == of && in_queue(flow.lane) && may_run(policy, facts, flow, now))
+                .filter(|flow| flow.class == of && in_queue(flow.lane) && takes_slots(policy, facts, flow, now))
                 .map(|flow| flow.queued)
                 .sum(),
         }
@@ -119,7 +139,7 @@ fn fair_ms(policy: &Policy, facts: &Facts, ask: &Ask<'_>, now: EpochMs) -> Optio
     for flow in flows.iter().filter(|flow| flow.class <= ask.class && flow.queued > 0 && in_queue(flow.lane)) {
         if flow.tenant == ask.tenant {
             own += flow.queued;
-        } else if may_run(policy, facts, flow, now) {
+        } else if takes_slots(policy, facts, flow, now) {
             weights.insert(&flow.tenant, policy.tenant(&flow.tenant).weight);
         }
     }

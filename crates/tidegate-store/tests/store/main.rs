@@ -15,6 +15,7 @@ mod door_upkeep;
 mod explaining;
 mod groups;
 mod head_of_line;
+mod idle_cell;
 mod inspecting;
 mod keeping;
 mod lifecycle;
