@@ -32,9 +32,11 @@ pub(crate) fn pause(global: &Global, arguments: &PauseArgs, output: &mut Output)
 async fn until(client: &Client, arguments: &PauseArgs, output: &mut Output) -> Result<Option<DateTime<Utc>>, Failure> {
     let Some(lasting) = arguments.lasting else { return Ok(arguments.until) };
     let pauses = client.pauses().await.map_err(|error| show_problem(error, output))?;
-    let until = chrono::Duration::from_std(lasting)
-        .ok()
-        .and_then(|lasting| pauses.date.unwrap_or_else(Utc::now).checked_add_signed(lasting));
+    let now = Utc::now();
+    // The server tells whole seconds: where its clock may be this one, this one says more.
+    let same = pauses.date.is_none_or(|date| (-1_000..=2_000).contains(&(now - date).num_milliseconds()));
+    let from = pauses.date.filter(|_| !same).unwrap_or(now);
+    let until = chrono::Duration::from_std(lasting).ok().and_then(|lasting| from.checked_add_signed(lasting));
     until.map(Some).ok_or_else(|| Failure::Usage("--for is too long".to_owned()))
 }
 

@@ -10,6 +10,8 @@ use crate::names::{Class, Priority};
 pub const DEFAULT_MAX_PRIORITY: u8 = 89;
 /// The largest weight. Beyond it others would wait for ever in all but name.
 pub const MAX_WEIGHT: f64 = 1e6;
+/// The smallest weight. Below it virtual times would leave the numbers they are kept in.
+pub const MIN_WEIGHT: f64 = 1e-3;
 /// Most labels that a tenant may be trusted with; a submission has at most 16.
 pub const MAX_TRUSTED_LABELS: usize = 64;
 /// The longest name of a trusted label, in bytes.
@@ -145,8 +147,8 @@ impl Default for TenantLimits {
 impl Patched for TenantLimits {
     fn check(&self) -> Result<(), BadValue> {
         let bad = |pointer: &str, problem: String| Err(BadValue::new(pointer, problem));
-        if !(self.weight > 0.0 && self.weight <= MAX_WEIGHT) {
-            return bad("/weight", format!("must be above 0 and at most {MAX_WEIGHT}"));
+        if !(MIN_WEIGHT..=MAX_WEIGHT).contains(&self.weight) {
+            return bad("/weight", format!("must be {MIN_WEIGHT} to {MAX_WEIGHT}"));
         }
         if self.max_priority.is_some_and(|most| most > Priority::MAX.get()) {
             return bad("/max_priority", "must be 0 to 100".into());
@@ -204,6 +206,7 @@ mod tests {
     fn nonsense_is_refused_where_it_stands() {
         for (patch, pointer) in [
             (json!({"weight": 0}), "/weight"),
+            (json!({"weight": 1e-300}), "/weight"),
             (json!({"weight": -1.0}), "/weight"),
             (json!({"weight": 1e7}), "/weight"),
             (json!({"max_priority": 101}), "/max_priority"),

@@ -137,9 +137,12 @@ fn fair_ms(policy: &Policy, facts: &Facts, ask: &Ask<'_>, now: EpochMs) -> Optio
     let (mut own, mut weights) =
         (0, std::collections::BTreeMap::from([(ask.tenant, policy.tenant(ask.tenant).weight)]));
     for flow in flows.iter().filter(|flow| flow.class <= ask.class && flow.queued > 0 && in_queue(flow.lane)) {
+        if !takes_slots(policy, facts, flow, now) {
+            continue;
+        }
         if flow.tenant == ask.tenant {
             own += flow.queued;
-        } else if takes_slots(policy, facts, flow, now) {
+        } else {
             weights.insert(&flow.tenant, policy.tenant(&flow.tenant).weight);
         }
     }

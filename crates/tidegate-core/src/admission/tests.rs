@@ -262,6 +262,46 @@ fn the_predicted_wait_refuses_what_cannot_start_in_time() {
     assert_eq!(outcome(&policy, &facts, &in_a_second).0, Status::Queued, "no worker, no prediction");
 }
 
+/// What waits beside free slots is before nobody: work that no live worker runs, and work that waits for its peer's rate.
+#[test]
+fn what_takes_no_slot_makes_nobody_wait() {
+    let in_a_second =
+        Submission { timing: Timing { timeout_ms: Some(900), ..Timing::default() }, ..submission(STANDARD) };
+    let flow = |kind: &str, peer: &str| Backlog {
+        class: Class::Standard,
+        tenant: "default".into(),
+        kind: kind.into(),
+        peer: peer.into(),
+        lane: crate::Lane::Fresh,
+        queued: 1_000,
+    };
+    let mut policy = Policy::default();
+    let slow = PeerLimits { requests_per_minute: Some(60), ..PeerLimits::default() };
+    policy.peers.insert("slow".into(), slow);
+    let mut facts = queued(1_000);
+    facts.live_slots = 20;
+    facts.pace = Pace { runs: 100, mean_run_ms: 100.0 };
+    let too_short = refused(Status::Expired, Reason::DeadlineTooShort);
+    for (kind, peer, runs, waits) in [
+        ("echo", "", &["echo"][..], true),
+        ("nobody", "", &["echo"], false),
+        ("nobody", "", &["echo", "nobody"], true),
+        ("echo", "slow", &["echo"], false),
+        ("echo", "other", &["echo"], true),
+    ] {
+        facts.live_kinds = Some(runs.iter().map(|kind| (*kind).to_owned()).collect());
+        facts.backlog = Some(vec![flow(kind, peer)]);
+        let outcome = outcome(&policy, &facts, &in_a_second);
+        assert_eq!(outcome == too_short, waits, "{kind} {peer} {runs:?}: {outcome:?}");
+        assert_eq!(super::cell_pressure(&policy, &facts, NOW) > 0.05, waits, "{kind} {peer} {runs:?}");
+    }
+    // For the peer's own it is its rate that counts.
+    facts.peers.insert("slow".into(), Usage { queued: 1_000, ..Usage::default() });
+    facts.backlog = Some(vec![flow("echo", "slow")]);
+    let own = Submission { peer: crate::PeerName::parse("slow").ok(), ..in_a_second };
+    assert_eq!(decide(&policy, &facts, &own, NOW, 0).decision.expected_wait_ms, Some(1_000_000));
+}
+
 #[test]
 fn a_saturated_peer_is_slow_for_its_own_alone() {
     let mut policy = Policy::default();

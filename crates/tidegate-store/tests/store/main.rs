@@ -15,7 +15,6 @@ mod door_upkeep;
 mod explaining;
 mod groups;
 mod head_of_line;
-mod idle_cell;
 mod inspecting;
 mod keeping;
 mod lifecycle;
