@@ -147,7 +147,7 @@ mod tests {
                 "[kinds.x]\nexecutor = \"http\"\nhttp = { url = \"https://x.example/\", headers = { x-fence = \"1\" } }",
                 ["kinds.x.http.headers (FILE)", "x-fence", "cannot be set"],
             ),
-            ("[tenants.a]\nweight = 0", ["tenants.a.weight (FILE)", "must be above 0", "at most"]),
+            ("[tenants.a]\nweight = 0", ["tenants.a.weight (FILE)", "must be 0.001", "1000000"]),
             ("[tenants.a]\nmax_queud = 0", ["tenants.a.max_queud (FILE)", "unknown field", "max_queued"]),
             ("[peers.a]\nbreaker = { probes = 0 }", ["peers.a.breaker.probes (FILE)", "must be 1 to 1000", "0"]),
             ("[limits]\nmax_timeout_ms = 10", ["limits.default_timeout_ms", "not above", "max_timeout_ms"]),
