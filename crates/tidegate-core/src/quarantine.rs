@@ -20,7 +20,7 @@ pub fn fingerprint(kind: &str, payload: &str) -> [u8; 32] {
 }
 
 /// An input that is held.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hold {
     /// Which input.
     pub fingerprint: [u8; 32],

@@ -174,8 +174,7 @@ impl Limited {
     /// of its tasks and calls may end with this turn, and so many more calls wait.
     fn peer(&self, peer: &PeerUse, back: i64, calls: i64) -> Option<PeerRoom> {
         let limits = self.policy.peer(&peer.name)?;
-        if limits.max_in_flight.is_none() && limits.requests_per_minute.is_none() && limits.tokens_per_minute.is_none()
-        {
+        if !limits.limits_running() {
             return None;
         }
         let running = (peer.running - back).max(0);

@@ -1,6 +1,8 @@
 //! Inputs that are held: written when an input has cost its third worker, obeyed at the door, by claims, and by a sweep
 //! over what waits already.
 
+use std::collections::HashSet;
+
 use sqlx::Row;
 use tidegate_core::policy::Policy;
 use tidegate_core::quarantine::{Hold, fingerprint};
@@ -58,6 +60,26 @@ pub(crate) async fn write(tasks: &[Uuid], hold_ms: i64, now: EpochMs, tx: &mut T
     Ok(())
 }
 
+/// The holds for which this process has looked through what waits: of an input there may be one for each tenant and one
+/// for all, which end at different times.
+#[derive(Default)]
+pub(crate) struct HeldSwept(HashSet<Hold>);
+
+impl HeldSwept {
+    /// Those of these for which it has not; what is none of these is forgotten where it is more.
+    fn fresh<'a>(&mut self, holds: &'a [Hold]) -> Vec<&'a Hold> {
+        if self.0.len() > holds.len() {
+            let still: HashSet<&Hold> = holds.iter().collect();
+            self.0.retain(|swept| still.contains(swept));
+        }
+        holds.iter().filter(|hold| !self.0.contains(*hold)).collect()
+    }
+
+    fn done(&mut self, hold: &Hold) {
+        self.0.insert(hold.clone());
+    }
+}
+
 /// Whether an input is held for a tenant. The input is looked at only where something of its kind is held.
 pub(crate) fn is_held(policy: &Policy, kind: &str, tenant: &str, payload: &str, now: EpochMs) -> bool {
     let mut holds = policy.holds.iter().filter(|hold| hold.concerns(kind, tenant, now)).peekable();
@@ -72,17 +94,11 @@ impl Store {
     /// Ends as REJECTED what waits with an input that was held since this process last looked. Returns how many.
     pub async fn end_held(&self) -> Result<usize, StoreError> {
         let policy = self.inner_ref().policy();
-        let known = self.inner_ref().held_swept().clone();
-        let fresh: Vec<&Hold> =
-            policy.holds.iter().filter(|hold| known.get(&hold.fingerprint) != Some(&hold.until)).collect();
+        let fresh: Vec<&Hold> = self.inner_ref().held_swept().fresh(&policy.holds);
         let mut ended = 0;
         for hold in fresh {
             ended += self.end_waiting_with(hold).await?;
-            self.inner_ref().held_swept().insert(hold.fingerprint, hold.until);
-        }
-        let mut swept = self.inner_ref().held_swept();
-        if swept.len() > policy.holds.len() {
-            swept.retain(|print, _| policy.holds.iter().any(|hold| hold.fingerprint == *print));
+            self.inner_ref().held_swept().done(hold);
         }
         Ok(ended)
     }
@@ -130,5 +146,28 @@ impl Store {
         }
         self.finish(changes, tx, now).await?;
         Ok(ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_hold_is_looked_through_once_also_where_one_input_has_several() {
+        let of = |tenant: Option<&str>, until| Hold {
+            fingerprint: [1; 32],
+            kind: "echo".into(),
+            tenant: tenant.map(str::to_owned),
+            until,
+        };
+        let holds = [of(Some("a"), 1), of(None, 2), of(Some("b"), 2)];
+        let mut swept = HeldSwept::default();
+        assert_eq!(swept.fresh(&holds).len(), 3);
+        holds.iter().for_each(|hold| swept.done(hold));
+        assert!(swept.fresh(&holds).is_empty());
+        // One that lasts longer now is another, and one that is over is forgotten.
+        assert_eq!(swept.fresh(&[of(Some("a"), 9), of(None, 2)]), [&of(Some("a"), 9)]);
+        assert_eq!(swept.0, HashSet::from([of(None, 2)]));
     }
 }

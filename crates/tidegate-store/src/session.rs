@@ -350,6 +350,7 @@ impl Session {
         let rows = tx.call(|conn| sqlx::query(RELEASE).bind(ids).bind(fences).fetch_all(conn)).await?;
         let flow_ids = rows.iter().map(|row| row.try_get(2)).collect::<Result<Vec<i64>, _>>()?;
         let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
+        let policy = self.store.policy();
         let budgets = self.retry_budgets(reports, &rows, &flows, tx).await?;
         let (mut now, mut permits) = (None, Vec::new());
         for row in &rows {
@@ -360,7 +361,6 @@ impl Session {
             let mut released = Released::from_row(row)?;
             permits.extend(released.permit_owner());
             let key = flow_of(&flows, released.flow)?;
-            let policy = self.store.policy();
             released.running.may_retry = budgets.has_token(&key, changes.ledger());
             changes.correct(&released, &key, policy.tenant(&key.tenant).weight, at);
             self.store.runs.charge(&key.tenant, &key.kind, at - released.started());

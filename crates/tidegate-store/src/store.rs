@@ -1,10 +1,10 @@
 //! The handle to one cell's database, shared by everything in a process.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate_core::{EpochMs, TaskId};
+use tidegate_core::TaskId;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -16,6 +16,7 @@ use crate::bell::Bells;
 use crate::connection::{Connections, StoreOptions};
 use crate::directory::Directory;
 use crate::error::StoreError;
+use crate::hold::HeldSwept;
 use crate::migrate::{SchemaState, schema_state};
 use crate::policy::{Remembered, keep_remembered};
 use crate::runs::RunTimes;
@@ -53,8 +54,7 @@ pub(crate) struct StoreInner {
     empty_flows: Mutex<HashSet<i64>>,
     /// How long inputs are held.
     pub(crate) hold_ms: i64,
-    /// The holds for which this process has looked through what waits, and until when each lasts.
-    held_swept: Mutex<HashMap<[u8; 32], EpochMs>>,
+    held_swept: Mutex<HeldSwept>,
 }
 
 /// How often a transaction that another was in the way of is tried again.
@@ -86,7 +86,7 @@ impl StoreInner {
         Tries { store: self, made: 0 }
     }
 
-    pub(crate) fn held_swept(&self) -> std::sync::MutexGuard<'_, HashMap<[u8; 32], EpochMs>> {
+    pub(crate) fn held_swept(&self) -> std::sync::MutexGuard<'_, HeldSwept> {
         self.held_swept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
