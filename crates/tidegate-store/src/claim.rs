@@ -24,6 +24,27 @@ pub(crate) struct Claim {
     /// Whether another turn may find more.
     pub(crate) more: bool,
     pub(crate) again_in: Option<Duration>,
+    starts: Vec<Started>,
+}
+
+/// What a start says of the order: told once it is committed.
+struct Started {
+    class: Class,
+    waited_ms: i64,
+    charged_in: Class,
+    behind_us: i64,
+}
+
+impl Claim {
+    /// Tells the metrics what was started.
+    pub(crate) fn tell(&self) {
+        for start in &self.starts {
+            metrics::histogram!("tidegate_queue_wait_seconds", "class" => start.class.as_str())
+                .record(start.waited_ms.max(0) as f64 / 1e3);
+            metrics::histogram!("tidegate_virtual_time_lag_seconds", "class" => start.charged_in.as_str())
+                .record(start.behind_us as f64 / 1e6);
+        }
+    }
 }
 
 /// A claim that is being made.
@@ -93,13 +114,13 @@ impl Claiming<'_> {
         let chosen = choose(&seen.heads, room, self.want, now);
         session.learn(chosen.stopped_short);
         let parked = self.move_lines(&seen, &chosen, changes);
-        let tasks = self.write(&seen, &chosen, now, changes)?;
+        let (tasks, starts) = self.write(&seen, &chosen, now, changes)?;
         let again_in_ms = chosen.again_in_ms.into_iter().chain(self.open.again_in_ms).min();
         let again_in = again_in_ms.filter(|_| tasks.len() < self.want).map(Duration::from_millis);
         // The suspects that it did not take may stand before others that it did not see: the next look leaves them out.
         let suspect = tasks.len() < self.want && tasks.iter().any(|task| task.suspect);
         let lines = self.open.more && !tasks.is_empty();
-        Ok(Claim { now, tasks, more: chosen.stopped_short || parked || suspect || lines, again_in })
+        Ok(Claim { now, tasks, more: chosen.stopped_short || parked || suspect || lines, again_in, starts })
     }
 
     /// Ends the doomed, starts the chosen, and charges their tenants and peers.
@@ -109,7 +130,7 @@ impl Claiming<'_> {
         chosen: &Chosen,
         now: EpochMs,
         changes: &mut Changes,
-    ) -> Result<Vec<Claimed>, StoreError> {
+    ) -> Result<(Vec<Claimed>, Vec<Started>), StoreError> {
         let session = self.session.heart.session;
         for (flow, task, reason) in &chosen.expire {
             let (head, terms, key) = (&seen.heads[*flow], &seen.terms[*flow][*task], &seen.keys[*flow]);
@@ -118,6 +139,7 @@ impl Claiming<'_> {
             changes.end_waiting(place, key, from, to, *reason, terms.holding, None, terms.in_order);
         }
         let mut claimed = Vec::with_capacity(chosen.start.len());
+        let mut starts = Vec::with_capacity(chosen.start.len());
         for start in &chosen.start {
             let (head, key) = (&seen.heads[start.flow], &seen.keys[start.flow]);
             let terms = &seen.terms[start.flow][start.task];
@@ -131,10 +153,8 @@ impl Claiming<'_> {
             }
             changes.served().draw_peer(&key.peer, start.draw.requests_ns, start.draw.tokens_ns);
             let waited_ms = now - head.tasks[start.task].enqueued;
-            metrics::histogram!("tidegate_queue_wait_seconds", "class" => key.class.as_str())
-                .record(waited_ms.max(0) as f64 / 1e3);
-            metrics::histogram!("tidegate_virtual_time_lag_seconds", "class" => start.charged_in.as_str())
-                .record(start.behind_us as f64 / 1e6);
+            let (charged_in, behind_us) = (start.charged_in, start.behind_us);
+            starts.push(Started { class: key.class, waited_ms, charged_in, behind_us });
             claimed.push(claimed_of(terms, place.id, key, terms.deliveries + 1, now)?);
         }
         for ((name, before), after) in seen.names.iter().zip(&seen.tenants).zip(&chosen.turns) {
@@ -147,7 +167,7 @@ impl Claiming<'_> {
             let at = class as usize;
             changes.served().floor(class, chosen.floors[at] - self.limited.floors[at]);
         }
-        Ok(claimed)
+        Ok((claimed, starts))
     }
 
     /// Remembers where the lines begin. Where a line has more flows than were read, those that stand too far in front are

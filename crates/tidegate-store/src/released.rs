@@ -2,6 +2,7 @@
 
 use sqlx::Row;
 use sqlx::postgres::PgRow;
+use tidegate_core::bucket::Bucket;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::settlement::Running;
 use tidegate_core::{Class, EpochMs, Reason, TaskId};
@@ -97,4 +98,10 @@ pub(crate) fn holding_of(row: &PgRow) -> Result<Holding, StoreError> {
 pub(crate) fn holding_at(row: &PgRow, first: usize) -> Result<Holding, StoreError> {
     let bytes: i32 = row.try_get(first + 2)?;
     Ok(Holding { tokens: row.try_get(first)?, usd_micros: row.try_get(first + 1)?, bytes: i64::from(bytes) })
+}
+
+/// How far a bucket of tokens moves where so many were used instead of those that were estimated.
+pub(crate) fn token_shift(bucket: Option<Bucket>, estimated: i64, used: u64) -> i64 {
+    let Some(bucket) = bucket else { return 0 };
+    bucket.time_of(used).saturating_sub(bucket.time_of(estimated.unsigned_abs()))
 }

@@ -8,7 +8,6 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tidegate_core::admission::tokens_bucket;
 use tidegate_core::backoff::BackoffPolicy;
-use tidegate_core::bucket::Bucket;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::peer::PeerLimits;
 use tidegate_core::settlement::Ending;
@@ -25,7 +24,7 @@ use crate::heart::Heart;
 use crate::hold;
 use crate::ledger::Rings;
 use crate::permits::end_with_leases;
-use crate::released::REPORT;
+use crate::released::{REPORT, token_shift};
 use crate::seen::{Terms, claimed_of, fill};
 use crate::store::{Store, StoreInner};
 use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, TaskError, Turn};
@@ -244,7 +243,8 @@ impl Session {
             claim = claiming.claim(looked, &mut changes, &mut tx).await?;
             now = Some(now.unwrap_or(claim.now));
         }
-        let Claim { tasks: claimed, more, again_in, .. } = claim;
+        let claimed = std::mem::take(&mut claim.tasks);
+        let (more, again_in) = (claim.more, claim.again_in);
         let ended = settled.iter().any(|settled| matches!(settled, Settled::Ended(_)));
         let (Some(now), false) = (now, changes.is_empty()) else {
             tokio::join!(tx.rollback(), end_reading(beside));
@@ -261,6 +261,7 @@ impl Session {
         let rings = rings?;
         let more = more || rings.unparked;
         self.ring(rings, ended, &settled);
+        claim.tell();
         metrics::histogram!("tidegate_turn_seconds").record(began.elapsed().as_secs_f64());
         metrics::histogram!("tidegate_turn_settled_tasks").record(reports.len() as f64);
         metrics::histogram!("tidegate_turn_claimed_tasks").record(claimed.len() as f64);
@@ -591,10 +592,4 @@ async fn end_reading(beside: Option<(Tx, Vec<PgRow>)>) {
     if let Some((tx, _)) = beside {
         tx.rollback().await;
     }
-}
-
-/// How far a bucket of tokens moves where so many were used instead of those that were estimated.
-fn token_shift(bucket: Option<Bucket>, estimated: i64, used: u64) -> i64 {
-    let Some(bucket) = bucket else { return 0 };
-    bucket.time_of(used).saturating_sub(bucket.time_of(estimated.unsigned_abs()))
 }
