@@ -1,5 +1,5 @@
 , t AS MATERIALIZED (
-    -- The admitted: records, and a place for each. Appended to ledger.sql. Holds: the cell's row.
+    -- The admitted: records, and a place for each. Appended to the ledger. Holds: the cell's row.
     SELECT d.*, f.class, f.tenant, f.kind, nullif(f.peer, '') AS peer
     FROM unnest($33::uuid[], $34::bigint[], $35::bigint[], $36::bigint[], $37::bigint[], $38::bigint[], $39::bigint[], $40::smallint[],
             $41::smallint[], $42::bigint[], $43::bigint[], $44::int[], $45::text[], $46::int[], $47::int[],

@@ -1,6 +1,6 @@
 , t AS MATERIALIZED (
     -- The same as admit.sql for a batch in which every task may run at once and says nothing out of the ordinary, as
-    -- most batches do: half the columns and two tables fewer. Appended to ledger.sql. Holds: the cell's row.
+    -- most batches do: half the columns and two tables fewer. Appended to the ledger. Holds: the cell's row.
     SELECT d.*, f.class, f.tenant, f.kind, nullif(f.peer, '') AS peer
     FROM unnest($33::uuid[], $34::bigint[], $35::bigint[], $36::bigint[], $37::bigint[], $38::bigint[], $39::bigint[], $40::smallint[],
             $41::smallint[], $42::bigint[], $43::bigint[], $44::int[], $45::text[], $46::int[], $47::int[])

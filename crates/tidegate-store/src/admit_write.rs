@@ -10,10 +10,10 @@ use crate::connection::Tx;
 use crate::directory::FlowKey;
 use crate::door::{Decided, Door, holding, is_plain};
 use crate::error::StoreError;
-use crate::ledger::{Ledger, Rings};
+use crate::ledger::{Ledger, Rings, ledger_sql};
 
-const ADMIT: &str = concat!(include_str!("ledger.sql"), include_str!("admit.sql"));
-const ADMIT_PLAIN: &str = concat!(include_str!("ledger.sql"), include_str!("admit_plain.sql"));
+const ADMIT: &str = ledger_sql!("admit.sql");
+const ADMIT_PLAIN: &str = ledger_sql!("admit_plain.sql");
 
 impl Door {
     /// Writes what was let in. Tells whom to ring after the commit.

@@ -22,12 +22,14 @@ use crate::children;
 use crate::connection::Tx;
 use crate::directory::FlowKey;
 use crate::error::StoreError;
-use crate::ledger::{Holding, Ledger, Rings};
+use crate::ledger::{Holding, Ledger, Rings, ledger_sql};
 pub(crate) use crate::released::{Released, holding_at, holding_of};
 use crate::store::StoreInner;
 use crate::types::{Settled, TaskError};
 
-const CHANGES: &str = concat!(include_str!("ledger.sql"), include_str!("changes.sql"));
+const CHANGES: &str = ledger_sql!("changes.sql");
+/// The same for what most turns are: see `completed.rs`.
+const CHANGES_PLAIN: &str = ledger_sql!(nothing wakes, "changes_plain.sql");
 
 /// What an attempt left behind.
 #[derive(Debug, Clone, Default)]

@@ -1,5 +1,5 @@
 , ended AS (
-    -- The hot part of every change but admission. Appended to ledger.sql. Holds: the cell's row; index: task's key.
+    -- The hot part of every change but admission. Appended to the ledger. Holds: the cell's row; index: task's key.
     UPDATE tidegate.task t
     SET status = d.status, reason = d.reason, finished_ms = $14::bigint, started_ms = coalesce(d.started_ms, t.started_ms),
         attempt = coalesce(d.attempt, t.attempt), deliveries = coalesce(d.deliveries, t.deliveries), failures = coalesce(d.failures, t.failures), losses = coalesce(d.losses, t.losses),

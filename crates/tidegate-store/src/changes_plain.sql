@@ -1,7 +1,7 @@
 , ended AS (
     -- The same as changes.sql for a turn in which every task that ends has completed under the same worker with nothing
     -- to tell but its result, and nothing leaves the queue but to be run, as most turns are. What has no NULL and a fixed
-    -- width is taken from its array by place: that costs a third of a column of unnest. Appended to ledger.sql.
+    -- width is taken from its array by place: that costs a third of a column of unnest. Appended to the ledger without its wake.
     -- Holds: the cell's row; index: task's key.
     UPDATE tidegate.task t
     SET status = 'COMPLETED', finished_ms = $14::bigint, started_ms = ($35::bigint[])[d.n], attempt = ($37::smallint[])[d.n] + 1,

@@ -27,7 +27,7 @@ const MAX_FLOWS: usize = 512;
 const SPARE_FLOWS: usize = 16;
 
 /// How far below the floor of its class a flow may stand that comes to have something waiting, in microseconds of
-/// virtual time, as `ledger.sql` says.
+/// virtual time, as `ledger_wake.sql` says.
 pub(crate) const MAX_BELOW_FLOOR_US: i64 = 1_000_000;
 
 /// Flows of one class, kind and peer: they have room or not as one.

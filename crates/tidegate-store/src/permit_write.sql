@@ -1,5 +1,5 @@
 , gone AS (
-    -- Permits that are given back and waits that are given up, by whoever owns them. Appended to ledger.sql. Holds: the
+    -- Permits that are given back and waits that are given up, by whoever owns them. Appended to the ledger without its wake. Holds: the
     -- cell's row; index: permit's key. Rows are found one by one behind a LIMIT and taken by their place, so that the plan
     -- does not hang on what statistics say of a table that is mostly empty.
     DELETE FROM tidegate.permit WHERE ctid = ANY(ARRAY(

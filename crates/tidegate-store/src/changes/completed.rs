@@ -5,13 +5,11 @@ use tidegate_core::submission::Cost;
 use tidegate_core::{EpochMs, Status};
 use uuid::Uuid;
 
-use super::{Changes, End, tell_missing};
+use super::{CHANGES_PLAIN, Changes, End, tell_missing};
 use crate::connection::{PgQuery, Tx};
 use crate::error::StoreError;
 
 const COMPLETE: &str = include_str!("../complete.sql");
-/// Everything of a turn in one statement.
-const CHANGES_PLAIN: &str = concat!(include_str!("../ledger.sql"), include_str!("../changes_plain.sql"));
 /// Ends from which on they are written by a statement of their own: for fewer, one statement more costs more than is won.
 const WRITTEN_EARLY_FROM: usize = 50;
 /// Stands for a number that is not known, where numbers are not negative.
@@ -85,7 +83,7 @@ impl Changes {
 
     /// Whether [`CHANGES_PLAIN`] can say all of it.
     pub(super) fn is_plain(&self) -> bool {
-        self.unready.is_empty() && all_plain(&self.ends)
+        self.unready.is_empty() && !self.ledger.wakes() && all_plain(&self.ends)
     }
 
     pub(super) fn bind_plain(&self, now: EpochMs, process: Uuid) -> PgQuery {
