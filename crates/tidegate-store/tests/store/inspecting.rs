@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tidegate_core::{Reason, Status};
-use tidegate_store::{SchemaState, inspect, migrate};
+use tidegate_store::{SchemaState, Work, inspect, migrate};
 use tidegate_testkit::{TestDb, poll_until};
 
 use crate::{Cell, tenant};
@@ -19,6 +19,28 @@ async fn a_database_tells_how_it_is_before_and_after_it_was_migrated() {
     migrate(db.url()).await.unwrap();
     let seen = inspect(db.url()).await.unwrap();
     assert_eq!((seen.schema, seen.may_create), (SchemaState::Current, true));
+}
+
+#[tokio::test]
+async fn a_cell_tells_who_works_there_and_what_waits_for_nobody() {
+    let db = TestDb::new().await;
+    assert_eq!(inspect(db.url()).await.unwrap().work, None, "there are no tables yet");
+    let cell = Cell::new().await;
+    let work = async || inspect(cell.db.url()).await.unwrap().work.unwrap();
+    assert_eq!(work().await, Work::default());
+    for kind in ["echo", "mail", "mail", "ocr"] {
+        let mut submission = cell.submission();
+        submission.kind = crate::kind(kind);
+        cell.add(submission).await;
+    }
+    let kinds = |kinds: &[&str]| kinds.iter().map(|kind| (*kind).to_owned()).collect::<Vec<_>>();
+    let none = Work { queued: 4, unserved: 4, unserved_kinds: 3, kinds: kinds(&["mail", "echo", "ocr"]), ..Work::default() };
+    assert_eq!(work().await, none);
+    let session = cell.session(4).await;
+    let one = Work { sessions: 1, slots: 4, unserved: 3, unserved_kinds: 2, kinds: kinds(&["mail", "ocr"]), ..none.clone() };
+    assert_eq!(work().await, one);
+    cell.store.drain_worker(session.id().0).await.unwrap().unwrap();
+    assert_eq!(work().await, none, "who drains takes nothing");
 }
 
 #[tokio::test]
