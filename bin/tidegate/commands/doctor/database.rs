@@ -126,7 +126,8 @@ fn workers(work: &Work) -> Finding {
         let more = if *unserved_kinds > kinds.len() as i64 { " and others" } else { "" };
         let named = kinds.join(", ");
         let detail = format!("{unserved} tasks wait whose kind no live worker runs: {named}{more}");
-        let fix = "start a worker with these kinds in its [kinds], or cancel the tasks; tidegate workers shows who runs what";
+        let fix =
+            "start a worker with these kinds in its [kinds], or cancel the tasks; tidegate workers shows who runs what";
         return Finding::warn("workers", detail, fix);
     }
     Finding::ok("workers", format!("{sessions} live with {slots} slots, {queued} tasks wait"))
@@ -196,7 +197,10 @@ mod tests {
             (Inspection { schema: SchemaState::Empty, ..fit() }, ("schema", Verdict::Warn)),
             (Inspection { schema: SchemaState::Empty, may_create: false, ..fit() }, ("schema", Verdict::Fail)),
             (Inspection { oldest_snapshot_ms: Some(61_000), ..fit() }, ("snapshots", Verdict::Warn)),
-            (Inspection { work: Some(Work { sessions: 0, slots: 0, ..served() }), ..fit() }, ("workers", Verdict::Warn)),
+            (
+                Inspection { work: Some(Work { sessions: 0, slots: 0, ..served() }), ..fit() },
+                ("workers", Verdict::Warn),
+            ),
             (Inspection { work: Some(Work { unserved: 1, ..served() }), ..fit() }, ("workers", Verdict::Warn)),
             (Inspection { now_ms: NOW - 5_000, ..fit() }, ("clock", Verdict::Warn)),
             (Inspection { now_ms: NOW + 5_000, ..fit() }, ("clock", Verdict::Warn)),

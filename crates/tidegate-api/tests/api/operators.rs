@@ -280,7 +280,8 @@ async fn who_changed_what_is_listed_newest_first() {
     let page = api.get("/v1/admin/audit?limit=1").await.expect(200).json();
     let newest = &page["entries"][0];
     assert_eq!((&newest["actor"], &newest["action"]), (&json!("local"), &json!("tenant.patch")));
-    assert_eq!((&newest["target"], &newest["before"]), (&json!("acme"), &Value::Null));
+    assert_eq!((&newest["target"], &newest["before"]["max_queued"]), (&json!("acme"), &Value::Null));
+    assert_eq!(newest["before"]["weight"], newest["after"]["weight"], "the default was in effect");
     assert_eq!((&newest["after"]["max_queued"], &newest["at"]), (&json!(5), &json!("2026-11-30T00:53:20.000Z")));
     let next = page["next_cursor"].as_str().unwrap();
     let page = api.get(&format!("/v1/admin/audit?cursor={next}")).await.expect(200).json();

@@ -34,10 +34,12 @@ async fn a_cell_tells_who_works_there_and_what_waits_for_nobody() {
         cell.add(submission).await;
     }
     let kinds = |kinds: &[&str]| kinds.iter().map(|kind| (*kind).to_owned()).collect::<Vec<_>>();
-    let none = Work { queued: 4, unserved: 4, unserved_kinds: 3, kinds: kinds(&["mail", "echo", "ocr"]), ..Work::default() };
+    let none =
+        Work { queued: 4, unserved: 4, unserved_kinds: 3, kinds: kinds(&["mail", "echo", "ocr"]), ..Work::default() };
     assert_eq!(work().await, none);
     let session = cell.session(4).await;
-    let one = Work { sessions: 1, slots: 4, unserved: 3, unserved_kinds: 2, kinds: kinds(&["mail", "ocr"]), ..none.clone() };
+    let one =
+        Work { sessions: 1, slots: 4, unserved: 3, unserved_kinds: 2, kinds: kinds(&["mail", "ocr"]), ..none.clone() };
     assert_eq!(work().await, one);
     cell.store.drain_worker(session.id().0).await.unwrap().unwrap();
     assert_eq!(work().await, none, "who drains takes nothing");
