@@ -50,6 +50,9 @@ const MAX_POSITION: i64 = 1_000;
 impl Store {
     /// A task of a tenant, or the record of a refused submission. Another tenant's task is as unknown as none.
     pub async fn task(&self, tenant: &TenantId, id: TaskId) -> Result<Option<TaskRecord>, StoreError> {
+        if let Some(refused) = self.inner_ref().unwritten.find(tenant, id) {
+            return Ok(Some(refused));
+        }
         if let Some(row) = self.ask(|| sqlx::query(ONE).bind(id.0).bind(tenant.as_str().to_owned())).await?.first() {
             let mut task = task_of(row)?;
             if task.status == Status::Queued {

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate_core::{Reason, Status};
-use tidegate_store::{SchemaState, Work, inspect, migrate};
+use tidegate_core::limits::Limits;
+use tidegate_core::submission::Cost;
+use tidegate_core::{Reason, Status, TenantId};
+use tidegate_store::{Admission, SchemaState, Store, StoreOptions, TaskRecord, Work, inspect, migrate};
 use tidegate_testkit::{TestDb, poll_until};
 
 use crate::{Cell, tenant};
@@ -70,6 +72,40 @@ async fn a_snapshot_that_is_held_is_seen() {
         inspect(db.url()).await.unwrap().oldest_snapshot_ms.filter(|age| *age > 0)
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_refusal_can_be_read_at_once_by_its_tenant_and_reads_the_same_once_it_is_written() {
+    let cell = Cell::with(Limits { max_queued: 0, ..Limits::default() }).await;
+    let mut submission = cell.submission();
+    submission.labels = Some("{\"a\":\"b\"}".into());
+    submission.workflow_id = Some("wf".into());
+    submission.priority = crate::priority(95);
+    submission.cost = Cost { tokens: 7, usd_micros: 9 };
+    let id = submission.id;
+    // The row is locked out of the table, so that it is certain where the answer comes from.
+    let mut locking = cell.db.connect().await;
+    sqlx::raw_sql("BEGIN; LOCK TABLE tidegate.refusal IN SHARE MODE").execute(&mut locking).await.unwrap();
+    assert!(matches!(cell.admit(submission).await, Admission::Decided { decision, .. } if decision.status.is_final()));
+    let at_once = cell.store.task(&tenant(), id).await.unwrap().expect("the refusal");
+    assert_eq!((at_once.status, at_once.reason), (Status::Rejected, Some(Reason::QueueFull)));
+    assert!(cell.store.explain(&tenant(), id).await.unwrap().is_some());
+    assert_eq!(cell.store.attempts(&tenant(), id).await.unwrap(), Some(vec![]));
+    let other = TenantId::parse("other").unwrap();
+    assert_eq!(cell.store.task(&other, id).await.unwrap(), None);
+    sqlx::raw_sql("COMMIT").execute(&mut locking).await.unwrap();
+    // Another process has no memory of it.
+    let elsewhere = Store::open(StoreOptions::new(cell.db.url())).unwrap();
+    let written = poll_until(Duration::from_secs(10), "the record of the refusal", async || {
+        elsewhere.task(&tenant(), id).await.unwrap()
+    })
+    .await;
+    let as_written = |mut task: TaskRecord, now_ms| {
+        task.now_ms = now_ms;
+        task.labels = task.labels.map(|labels| labels.replace(' ', ""));
+        task
+    };
+    assert_eq!(as_written(at_once, 0), as_written(written, 0));
 }
 
 #[tokio::test]
