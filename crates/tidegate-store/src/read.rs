@@ -122,15 +122,15 @@ impl Store {
             matches!(status, Status::Rejected | Status::Shed | Status::Expired | Status::Cancelled)
         });
         if refusable {
-            let refused = self.ask(|| cast(REFUSED_PAGE).bind(limit)).await?;
-            for row in &refused {
-                let refused = refused_of(row)?;
-                // What lies beyond the part of the tasks that was looked through belongs to the next page.
-                if next.is_none_or(|next| refused.id >= next) {
-                    tasks.push(refused);
-                }
+            // What is not written yet is asked first, since it may be written meanwhile: then it is there twice.
+            let mut refused = self.inner_ref().unwritten.list(tenant, filter, from..before);
+            for row in &self.ask(|| cast(REFUSED_PAGE).bind(limit)).await? {
+                refused.push(refused_of(row)?);
             }
+            // What lies beyond the part of the tasks that was looked through belongs to the next page.
+            tasks.extend(refused.into_iter().filter(|refused| next.is_none_or(|next| refused.id >= next)));
             tasks.sort_by_key(|task| std::cmp::Reverse(task.id));
+            tasks.dedup_by_key(|task| task.id);
         }
         if tasks.len() as i64 >= limit {
             tasks.truncate(filter.limit.into());

@@ -2,7 +2,9 @@
 //! outside every lock; when the buffer is full they are dropped and counted, because a refusal must stay cheap. Until one is
 //! written, its id is answered from the memory of the process that refused it: callers read it back at once.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,12 +13,13 @@ use tidegate_core::submission::Submission;
 use tidegate_core::{Fence, PeerName, Reason, TaskId, TenantId};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use crate::connection::call;
 use crate::error::StoreError;
 use crate::gather::{Flush, GatherLimits, Weighted, gather};
 use crate::store::StoreInner;
-use crate::types::TaskRecord;
+use crate::types::{TaskFilter, TaskRecord};
 
 /// Most refusals that wait to be written. Beyond it they are dropped and counted.
 const MAX_WAITING: usize = 10_000;
@@ -43,6 +46,23 @@ struct Refusal {
 impl Refusal {
     fn reason(&self) -> Reason {
         self.decision.reason.unwrap_or(Reason::QueueFull)
+    }
+
+    /// Whether a listing with this filter shows it, by the rules of its statement.
+    fn passes(&self, filter: &TaskFilter) -> bool {
+        let Self { submission, decision } = self;
+        let labels = || -> BTreeMap<String, String> {
+            submission.labels.as_deref().and_then(|labels| serde_json::from_str(labels).ok()).unwrap_or_default()
+        };
+        filter.status.is_none_or(|status| status == decision.status)
+            && filter.kind.as_ref().is_none_or(|kind| *kind == submission.kind)
+            && filter.class.is_none_or(|class| class == decision.class)
+            && (filter.peer.is_none() || filter.peer == submission.peer)
+            && (filter.workflow_id.is_none() || filter.workflow_id == submission.workflow_id)
+            && (filter.labels.is_empty() || {
+                let own = labels();
+                filter.labels.iter().all(|(name, value)| own.get(name) == Some(value))
+            })
     }
 
     /// What a read of the database will tell of it.
@@ -104,6 +124,17 @@ impl Unwritten {
     pub(crate) fn find(&self, tenant: &TenantId, id: TaskId) -> Option<TaskRecord> {
         let refusal = self.all().get(&id).cloned()?;
         (refusal.submission.tenant == *tenant).then(|| refusal.record())
+    }
+
+    /// Those of a tenant that a listing shows, newest first. What was written meanwhile may be among them.
+    pub(crate) fn list(&self, tenant: &TenantId, filter: &TaskFilter, ids: Range<Uuid>) -> Vec<TaskRecord> {
+        let shown = |refusal: &&Arc<Refusal>| {
+            let submission = &refusal.submission;
+            submission.tenant == *tenant && ids.contains(&submission.id.0) && refusal.passes(filter)
+        };
+        let mut found: Vec<_> = self.all().values().filter(shown).cloned().collect();
+        found.sort_unstable_by_key(|refusal| Reverse(refusal.submission.id));
+        found.iter().take(filter.limit.into()).map(|refusal| refusal.record()).collect()
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<TaskId, Arc<Refusal>>> {

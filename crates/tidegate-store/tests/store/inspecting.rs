@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tidegate_core::limits::Limits;
 use tidegate_core::submission::Cost;
-use tidegate_core::{Reason, Status, TenantId};
-use tidegate_store::{Admission, SchemaState, Store, StoreOptions, TaskRecord, Work, inspect, migrate};
+use tidegate_core::{Class, PeerName, Reason, Status, TenantId};
+use tidegate_store::{Admission, SchemaState, Store, StoreOptions, TaskFilter, TaskRecord, Work, inspect, migrate};
 use tidegate_testkit::{TestDb, poll_until};
 
 use crate::{Cell, tenant};
@@ -93,6 +93,32 @@ async fn a_refusal_can_be_read_at_once_by_its_tenant_and_reads_the_same_once_it_
     assert_eq!(cell.store.attempts(&tenant(), id).await.unwrap(), Some(vec![]));
     let other = TenantId::parse("other").unwrap();
     assert_eq!(cell.store.task(&other, id).await.unwrap(), None);
+    // A listing shows it too, by every part of its filter, until it is written and after.
+    let any = || TaskFilter { limit: 9, ..TaskFilter::default() };
+    let label = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+    let filters = [
+        (any(), true),
+        (TaskFilter { status: Some(Status::Rejected), labels: label("a", "b"), ..any() }, true),
+        (TaskFilter { class: Some(Class::Critical), workflow_id: Some("wf".into()), ..any() }, true),
+        (TaskFilter { kind: Some(crate::kind("echo")), ..any() }, true),
+        (TaskFilter { status: Some(Status::Shed), ..any() }, false),
+        (TaskFilter { labels: label("a", "c"), ..any() }, false),
+        (TaskFilter { class: Some(Class::Standard), ..any() }, false),
+        (TaskFilter { kind: Some(crate::kind("other")), ..any() }, false),
+        (TaskFilter { peer: PeerName::parse("hotels").ok(), ..any() }, false),
+        (TaskFilter { workflow_id: Some("other".into()), ..any() }, false),
+        (TaskFilter { before: Some(id), ..any() }, false),
+    ];
+    let listed = async |tenant: &TenantId, filter: &TaskFilter| {
+        cell.store.tasks(tenant, filter).await.unwrap().tasks.iter().map(|task| task.id).collect::<Vec<_>>()
+    };
+    let shows = async || {
+        for (filter, shown) in &filters {
+            assert_eq!(listed(&tenant(), filter).await, if *shown { vec![id] } else { vec![] }, "{filter:?}");
+        }
+        assert_eq!(listed(&other, &any()).await, []);
+    };
+    shows().await;
     sqlx::raw_sql("COMMIT").execute(&mut locking).await.unwrap();
     // Another process has no memory of it.
     let elsewhere = Store::open(StoreOptions::new(cell.db.url())).unwrap();
@@ -106,6 +132,7 @@ async fn a_refusal_can_be_read_at_once_by_its_tenant_and_reads_the_same_once_it_
         task
     };
     assert_eq!(as_written(at_once, 0), as_written(written, 0));
+    shows().await;
 }
 
 #[tokio::test]
