@@ -1,6 +1,7 @@
 //! Everything that happens to tasks after admission: ends, starts, returns, promotions and cancels, gathered in one
 //! transaction that holds the cell's row, and written together with the counters and the outbox.
 
+mod completed;
 mod rare;
 
 use std::collections::HashMap;
@@ -27,9 +28,6 @@ use crate::store::StoreInner;
 use crate::types::{Settled, TaskError};
 
 const CHANGES: &str = concat!(include_str!("ledger.sql"), include_str!("changes.sql"));
-const CHANGES_PLAIN: &str = concat!(include_str!("ledger.sql"), include_str!("changes_plain.sql"));
-/// Stands for a number that is not known, where numbers are not negative.
-const UNKNOWN: i64 = -1;
 
 /// What an attempt left behind.
 #[derive(Debug, Clone, Default)]
@@ -64,19 +62,6 @@ struct End {
     cancelled: bool,
 }
 
-impl End {
-    /// Whether it is the end of a completed attempt of which nothing is told but its result and its usage.
-    fn is_plain(&self) -> bool {
-        self.status == Status::Completed.as_str()
-            && self.attempt.is_some()
-            && self.leavings.result.is_some()
-            && self.leavings.error.is_none()
-            && self.detail.is_none()
-            && self.delivered_ms.is_none()
-            && !self.cancelled
-    }
-}
-
 /// A task that starts.
 pub(crate) struct Begin {
     pub(crate) place: Place,
@@ -108,6 +93,8 @@ struct Attempt {
 pub(crate) struct Changes {
     ledger: Ledger,
     ends: Vec<End>,
+    /// Ends whose records are written already.
+    written_ends: usize,
     unready: Vec<Place>,
     starts: Vec<Begin>,
     session: Uuid,
@@ -137,6 +124,7 @@ impl Changes {
     /// Whether nothing changes.
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty()
+            && self.written_ends == 0
             && self.starts.is_empty()
             && self.returns.is_empty()
             && self.promoted.is_empty()
@@ -396,60 +384,12 @@ impl Changes {
         if unready != self.unready.len() as i64 || leased != self.starts.len() as i64 {
             return Err(StoreError::Busy(sqlx::Error::RowNotFound));
         }
-        if ended != self.ends.len() as i64 {
-            // The record is gone: someone removed it by hand. Its counters were given back all the same.
-            tracing::error!(missing = self.ends.len() as i64 - ended, "tasks ended that have no record");
-            metrics::counter!("tidegate_records_missing_total")
-                .increment((self.ends.len() as i64 - ended).unsigned_abs());
-        }
+        tell_missing(self.ends.len() as i64 - ended);
         self.write_rare(store, tx, now).await?;
         if !self.stopped.is_empty() {
             rings.parents = children::mark(self.stopped, tx).await?;
         }
         Ok(rings)
-    }
-
-    /// Whether the form with fewer columns can say all of it.
-    fn is_plain(&self) -> bool {
-        let worker = self.ends.first().map(|end| &end.worker);
-        self.unready.is_empty() && self.ends.iter().all(|end| end.is_plain() && Some(&end.worker) == worker)
-    }
-
-    fn bind_plain(
-        &self,
-        now: EpochMs,
-        process: Uuid,
-    ) -> sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments> {
-        macro_rules! end {
-            (|$end:ident| $value:expr) => {
-                self.ends.iter().map(|$end| $value).collect::<Vec<_>>()
-            };
-        }
-        macro_rules! start {
-            (|$start:ident| $value:expr) => {
-                self.starts.iter().map(|$start| $value).collect::<Vec<_>>()
-            };
-        }
-        let attempt = |end: &End| end.attempt.unwrap_or_default();
-        let usage = |end: &End, get: fn(Cost) -> u64| end.leavings.usage.map_or(UNKNOWN, |usage| get(usage) as i64);
-        self.ledger
-            .bind(CHANGES_PLAIN, now, process)
-            .bind(end!(|e| e.id))
-            .bind(end!(|e| e.leavings.result.as_deref()))
-            .bind(end!(|e| attempt(e).0))
-            .bind(end!(|e| attempt(e).1))
-            .bind(end!(|e| attempt(e).2))
-            .bind(end!(|e| attempt(e).3))
-            .bind(end!(|e| usage(e, |usage| usage.tokens)))
-            .bind(end!(|e| usage(e, |usage| usage.usd_micros)))
-            .bind(self.ends.first().and_then(|end| end.worker.as_deref()))
-            .bind(start!(|s| s.place.id.0))
-            .bind(start!(|s| s.place.flow))
-            .bind(start!(|s| s.place.rank))
-            .bind(start!(|s| s.effects.code()))
-            .bind(self.session)
-            .bind(start!(|s| s.charged_ms))
-            .bind(start!(|s| s.charged_in.code()))
     }
 
     fn bind_hot(
@@ -493,6 +433,14 @@ impl Changes {
             .bind(end!(|e| e.number))
             .bind(self.starts.iter().map(|start| start.charged_ms).collect::<Vec<_>>())
             .bind(self.starts.iter().map(|start| start.charged_in.code()).collect::<Vec<_>>())
+    }
+}
+
+/// Tells that tasks ended whose records are gone: someone removed them by hand. Their counters were given back all the same.
+fn tell_missing(missing: i64) {
+    if missing != 0 {
+        tracing::error!(missing, "tasks ended that have no record");
+        metrics::counter!("tidegate_records_missing_total").increment(missing.unsigned_abs());
     }
 }
 

@@ -19,7 +19,8 @@ use crate::types::Claimed;
 /// What a turn claims.
 #[derive(Default)]
 pub(crate) struct Claim {
-    pub(crate) now: EpochMs,
+    /// When, where it looked at all.
+    pub(crate) now: Option<EpochMs>,
     pub(crate) tasks: Vec<Claimed>,
     /// Whether another turn may find more.
     pub(crate) more: bool,
@@ -58,28 +59,19 @@ pub(crate) struct Claiming<'a> {
 }
 
 impl Claiming<'_> {
-    /// Chooses what to start, and ends what is doomed on the way.
-    pub(crate) async fn claim(
-        &self,
-        looked: Option<Vec<PgRow>>,
-        changes: &mut Changes,
-        tx: &mut Tx,
-    ) -> Result<Claim, StoreError> {
+    /// Chooses what to start of what a look has seen, and ends what is doomed on the way.
+    pub(crate) async fn claim(&self, rows: &[PgRow], changes: &mut Changes, tx: &mut Tx) -> Result<Claim, StoreError> {
         let (session, limited) = (self.session, self.limited);
-        let rows = match looked {
-            Some(rows) => rows,
-            None => session.look(self.want, self.open, tx).await?,
-        };
         let first = rows.first().ok_or_else(|| StoreError::Schema("a look returned nothing".into()))?;
         let now: EpochMs = first.try_get(0)?;
         if !first.try_get::<bool, _>(1)? {
             return Err(StoreError::SessionLost);
         }
         if first.try_get::<bool, _>(2)? {
-            return Ok(Claim { now, ..Claim::default() });
+            return Ok(Claim { now: Some(now), ..Claim::default() });
         }
         let mut flow_ids = Vec::new();
-        for row in &rows {
+        for row in rows {
             flow_ids.extend(row.try_get::<Option<i64>, _>(3)?);
         }
         flow_ids.dedup();
@@ -88,7 +80,7 @@ impl Claiming<'_> {
         let kinds: HashMap<String, usize> =
             self.of_kinds.iter().enumerate().map(|(n, (kind, _))| (kind.clone(), n)).collect();
         let seen = Seen::read(
-            &rows,
+            rows,
             &Beside {
                 limited,
                 ledger: changes.ledger(),
@@ -120,7 +112,7 @@ impl Claiming<'_> {
         // The suspects that it did not take may stand before others that it did not see: the next look leaves them out.
         let suspect = tasks.len() < self.want && tasks.iter().any(|task| task.suspect);
         let lines = self.open.more && !tasks.is_empty();
-        Ok(Claim { now, tasks, more: chosen.stopped_short || parked || suspect || lines, again_in, starts })
+        Ok(Claim { now: Some(now), tasks, more: chosen.stopped_short || parked || suspect || lines, again_in, starts })
     }
 
     /// Ends the doomed, starts the chosen, and charges their tenants and peers.

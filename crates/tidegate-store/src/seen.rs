@@ -199,12 +199,3 @@ pub(crate) fn claimed_of(
         suspect: key.lane == Lane::Suspect,
     })
 }
-
-pub(crate) fn fill(task: &mut Claimed, row: &PgRow) -> Result<(), sqlx::Error> {
-    task.payload = row.try_get(1)?;
-    task.traceparent = row.try_get(2)?;
-    task.depth = row.try_get::<i32, _>(3)? as u32;
-    task.fanout = row.try_get::<i32, _>(4)? as u32;
-    task.estimated = Cost { tokens: row.try_get::<i64, _>(5)? as u64, usd_micros: row.try_get::<i64, _>(6)? as u64 };
-    Ok(())
-}

@@ -5,55 +5,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sqlx::Row;
-use sqlx::postgres::PgRow;
 use tidegate_core::admission::tokens_bucket;
-use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::kind_policy::Effects;
 use tidegate_core::peer::PeerLimits;
 use tidegate_core::settlement::Ending;
-use tidegate_core::{EpochMs, Fence, Kind, Reason, TaskId};
+use tidegate_core::{EpochMs, Fence, Kind, TaskId};
 use uuid::Uuid;
 
 use crate::bell::Topic;
 use crate::changes::{Changes, Leavings, Released, flow_of};
-use crate::claim::{Claim, Claiming};
-use crate::claim_room::{Limited, Line, Open};
+use crate::claim::Claim;
+use crate::claim_room::Line;
 use crate::connection::{Connections, Tx, call};
 use crate::error::StoreError;
 use crate::heart::Heart;
-use crate::hold;
 use crate::ledger::Rings;
+use crate::look::{Aim, Looked, end_looking};
 use crate::permits::end_with_leases;
 use crate::released::{REPORT, token_shift};
-use crate::seen::{Terms, claimed_of, fill};
+use crate::seen::{Terms, claimed_of};
 use crate::store::{Store, StoreInner};
-use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, TaskError, Turn};
+use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, Turn};
 use crate::work_bell::WorkBell;
 
 const RELEASE: &str = include_str!("release.sql");
-const LOOK: &str = include_str!("look.sql");
 const ANY_WORK: &str = "SELECT coalesce((SELECT u.running > $3 FROM tidegate.usage u \
         WHERE u.scope = 5 AND u.key = ($2::uuid)::text ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1), false) \
     OR EXISTS (SELECT FROM tidegate.active_flow a \
         CROSS JOIN LATERAL (SELECT u.queued FROM tidegate.flow_usage u WHERE u.flow_id = a.flow_id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1) u \
         WHERE a.kind = ANY($1) AND NOT a.parked AND a.lane <> 0 AND u.queued > 0)";
-const RECORDS: &str = "SELECT t.id, t.payload, t.traceparent, t.depth, t.fanout, t.tokens, t.usd_micros FROM unnest($1::uuid[]) AS d(id) \
-    JOIN tidegate.task t ON t.id = d.id";
 const HELD: &str = "SELECT tidegate.now_ms() AS now_ms, l.flow_id, l.task_id, l.deadline_ms, l.attempt_timeout_ms, l.tokens, l.usd_micros, l.bytes, \
     l.deliveries, l.failures, l.max_attempts FROM tidegate.lease l WHERE l.session_id = $1";
-/// Most lines whose first virtual time a session remembers.
-const MAX_LINES_REMEMBERED: usize = 4_096;
-/// What a look reads of what is wanted, over all flows: some more, since nobody knows from which flows it will come.
-const READ_PERCENT: i64 = 125;
-/// The most that a look reads of what is wanted, where flows are of very different age.
-const MAX_READ_PERCENT: i64 = 2_000;
-/// Reports from which on a turn looks for work on a second connection while their leases are taken away: for fewer, to
-/// begin another transaction costs more than is won.
-const LOOK_BESIDE_FROM: usize = 50;
-/// The longest that such a look is waited for, since nobody else has a turn meanwhile.
-const LOOK_BESIDE_LIMIT: Duration = Duration::from_millis(500);
-/// How often the records of claimed tasks are asked for before the session is given up.
-const MAX_RECORD_TRIES: u32 = 3;
 
 /// A worker's session. Dropping it lets its leases run out; [`Session::close`] ends it at once.
 pub struct Session {
@@ -68,14 +50,25 @@ pub struct Session {
     state: Mutex<State>,
 }
 
+/// What a turn has decided, before it is written.
+struct Finish<'a> {
+    began: Instant,
+    reports: &'a [&'a Report],
+    settled: Vec<Settled>,
+    changes: Changes,
+    claim: Claim,
+    now: Option<EpochMs>,
+    looked: Option<Looked>,
+}
+
 /// What ended while a turn waited for the cell's lock.
-struct Late<'a> {
+pub(crate) struct Late<'a> {
     ask: Option<&'a (dyn Fn() -> Vec<Report> + Sync)>,
     told: Vec<Report>,
 }
 
 impl Late<'_> {
-    fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self { ask: None, told: Vec::new() }
     }
 
@@ -87,7 +80,7 @@ impl Late<'_> {
 }
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     /// What this process knows to hold, of which kind, and whether it is a suspect.
     held: HashMap<(TaskId, Fence), (Kind, bool)>,
     /// A transaction broke while committing, or its records could not be read: there may be leases nobody knows of.
@@ -95,11 +88,11 @@ struct State {
     /// The virtual time below which nothing stands in a line, as far as this session knows: what comes into a line stands
     /// no more than [`MAX_BELOW_FLOOR_US`](crate::claim_room::MAX_BELOW_FLOOR_US) below the floor of its class, and
     /// floors only rise.
-    first_in: HashMap<Line, i64>,
+    pub(crate) first_in: HashMap<Line, i64>,
     /// Which lines come first where there are more than a look visits.
-    lines_from: usize,
+    pub(crate) lines_from: usize,
     /// How much of what is wanted a look reads, above [`READ_PERCENT`]. Grows where looks stop short.
-    read_more: i64,
+    pub(crate) read_more: i64,
 }
 
 impl Store {
@@ -203,52 +196,54 @@ impl Session {
         }
     }
 
-    async fn try_turn(&self, reports: &[Report], want: usize, late: &mut Late<'_>) -> Result<Turn, StoreError> {
+    pub(crate) async fn try_turn(
+        &self,
+        reports: &[Report],
+        want: usize,
+        late: &mut Late<'_>,
+    ) -> Result<Turn, StoreError> {
         if reports.is_empty() && late.told.is_empty() && (want == 0 || !self.any_work().await?) {
             return Ok(Turn::default());
         }
         let began = Instant::now();
         let mut tx = self.connections.begin(true).await?;
-        let kinds = self.kinds();
-        // What is reported may be settled already, by a turn whose end was not seen.
-        let (session, held) =
-            (self.heart.session, self.state().held.len().saturating_sub(reports.len() + late.told.len()));
-        let limited = match want {
-            0 => None,
-            _ => Some(Limited::read(&self.store, &kinds, session, held, &mut tx).await?),
-        };
         late.gather();
         let want = if want > 0 { want + late.told.len() } else { 0 };
         let reports: Vec<&Report> = reports.iter().chain(&late.told).collect();
-        let of_kinds = self.left_of_kinds(&reports);
-        let full: Vec<String> = of_kinds.iter().filter(|(_, left)| *left <= 0).map(|(kind, _)| kind.clone()).collect();
-        let suspects = self.may_take_suspect(&reports);
-        let from = self.state().lines_from;
-        let open = limited
-            .as_ref()
-            .map(|limited| limited.open(want, reports.len(), &full, suspects, from))
-            .unwrap_or_default();
+        let aim = self.aim(want, &reports);
         let mut changes = Changes::default();
         let (mut settled, mut now) = (vec![Settled::LeaseLost; reports.len()], None);
-        let mut beside = None;
+        let mut looked = None;
         if !reports.is_empty() {
             let settling = self.settle(&reports, &mut settled, &mut changes, &mut tx);
-            let (settled_at, looked) = tokio::join!(settling, self.look_beside(want, reports.len(), &open));
-            (now, beside) = (settled_at?, looked);
+            let (settled_at, beside) = tokio::join!(settling, self.look_beside(&aim));
+            (now, looked) = (settled_at?, beside);
         }
-        let mut claim = Claim::default();
-        if let Some(limited) = &limited {
-            let looked = beside.as_mut().map(|beside| std::mem::take(&mut beside.1));
-            let claiming = Claiming { session: self, want, limited, open: &open, of_kinds: &of_kinds };
-            claim = claiming.claim(looked, &mut changes, &mut tx).await?;
-            now = Some(now.unwrap_or(claim.now));
-        }
-        let claimed = std::mem::take(&mut claim.tasks);
+        let claim = match &mut looked {
+            Some(looked) => {
+                // The records of what completed are written while what starts is chosen.
+                let early = changes.take_completed();
+                let writing = early.write(&mut tx, now.unwrap_or(looked.limited.now()));
+                let (written, claim) = tokio::join!(writing, self.claim_looked(&aim, looked, &mut changes));
+                written?;
+                claim?
+            }
+            None if want > 0 => self.claim_in(&aim, &mut changes, &mut tx).await?,
+            None => Claim::default(),
+        };
+        now = now.or(claim.now);
+        self.finish(tx, Finish { began, reports: &reports, settled, changes, claim, now, looked }).await
+    }
+
+    /// Writes and commits what a turn has decided.
+    async fn finish(&self, mut tx: Tx, turn: Finish<'_>) -> Result<Turn, StoreError> {
+        let Finish { began, reports, settled, changes, mut claim, now, looked } = turn;
+        let mut claimed = std::mem::take(&mut claim.tasks);
         let (more, again_in) = (claim.more, claim.again_in);
         let ended = settled.iter().any(|settled| matches!(settled, Settled::Ended(_)));
         let (Some(now), false) = (now, changes.is_empty()) else {
-            tokio::join!(tx.rollback(), end_reading(beside));
-            self.let_go(&reports);
+            tokio::join!(tx.rollback(), end_looking(looked));
+            self.let_go(reports);
             return Ok(Turn { settled, claimed: Vec::new(), more, again_in });
         };
         let written = async {
@@ -257,7 +252,7 @@ impl Session {
             tx.commit().await.map(|()| rings)
         };
         // The records have been there since admission: they are read meanwhile, and matter only if the commit succeeds.
-        let (rings, records, ()) = tokio::join!(written, self.try_read_records(&claimed), end_reading(beside));
+        let (rings, records, ()) = tokio::join!(written, self.fill(&mut claimed), end_looking(looked));
         let rings = rings?;
         let more = more || rings.unparked;
         self.ring(rings, ended, &settled);
@@ -265,8 +260,8 @@ impl Session {
         metrics::histogram!("tidegate_turn_seconds").record(began.elapsed().as_secs_f64());
         metrics::histogram!("tidegate_turn_settled_tasks").record(reports.len() as f64);
         metrics::histogram!("tidegate_turn_claimed_tasks").record(claimed.len() as f64);
-        let claimed = self.read_records(claimed, records).await?;
-        self.let_go(&reports);
+        let claimed = self.runnable(claimed, records).await?;
+        self.let_go(reports);
         let mut state = self.state();
         state.held.extend(claimed.iter().map(held_of));
         state.unsure = false;
@@ -311,6 +306,15 @@ impl Session {
         }
     }
 
+    /// What a turn with these reports may claim, before it is known what waits.
+    fn aim(&self, want: usize, reports: &[&Report]) -> Aim {
+        let of_kinds = self.left_of_kinds(reports);
+        let full = of_kinds.iter().filter(|(_, left)| *left <= 0).map(|(kind, _)| kind.clone()).collect();
+        // What is reported may be settled already, by a turn whose end was not seen.
+        let held = self.state().held.len().saturating_sub(reports.len());
+        Aim { want, reports: reports.len(), held, of_kinds, full, suspects: self.may_take_suspect(reports) }
+    }
+
     /// How many more tasks of the kinds that this worker limits it may run, once these have ended.
     fn left_of_kinds(&self, ending: &[&Report]) -> Vec<(String, i64)> {
         if self.spec.at_once.is_empty() {
@@ -334,7 +338,7 @@ impl Session {
         })
     }
 
-    fn kinds(&self) -> Vec<String> {
+    pub(crate) fn kinds(&self) -> Vec<String> {
         self.spec.kinds.iter().map(|(kind, _)| kind.as_str().to_owned()).collect()
     }
 
@@ -395,139 +399,6 @@ impl Session {
         Ok(now)
     }
 
-    /// Remembers below which virtual time nothing stands in each line, where that is known.
-    pub(crate) fn remember_lines(&self, lines: &[Line], first: impl Fn(usize) -> Option<i64>) {
-        let mut state = self.state();
-        if state.first_in.len() + lines.len() > MAX_LINES_REMEMBERED {
-            state.first_in.clear();
-        }
-        for (n, line) in lines.iter().enumerate() {
-            if let Some(first) = first(n) {
-                state.first_in.insert(line.clone(), first);
-            }
-        }
-    }
-
-    /// Reads more next time where this look stopped short, and slowly less again where it did not.
-    pub(crate) fn learn(&self, stopped_short: bool) {
-        let mut state = self.state();
-        state.read_more = match stopped_short {
-            true => (2 * (READ_PERCENT + state.read_more)).min(MAX_READ_PERCENT) - READ_PERCENT,
-            false => state.read_more * 7 / 8,
-        };
-    }
-
-    /// Looks in a transaction of its own while this turn's holds the cell's row and takes leases away. It sees what a look
-    /// in the turn's would: where tasks wait changes under that row alone, whoever held it before has committed
-    /// where its snapshot is taken, and leases are not among what it reads. Were the row lost meanwhile, the turn could
-    /// not commit. Nothing where the reports are few, no connection is at hand, or it fails: then the turn looks itself.
-    async fn look_beside(&self, want: usize, reports: usize, open: &Open) -> Option<(Tx, Vec<PgRow>)> {
-        if want == 0 || reports < LOOK_BESIDE_FROM {
-            return None;
-        }
-        let looking = async {
-            let mut tx = self.store.connections.begin_at_hand().await?;
-            let rows = self.look(want, open, &mut tx).await.ok()?;
-            Some((tx, rows))
-        };
-        tokio::time::timeout(LOOK_BESIDE_LIMIT, looking).await.ok()?
-    }
-
-    pub(crate) async fn look(&self, want: usize, open: &Open, tx: &mut Tx) -> Result<Vec<PgRow>, StoreError> {
-        let (kinds, session) = (self.kinds(), self.heart.session);
-        let (percent, first): (i64, Vec<i64>) = {
-            let mut state = self.state();
-            state.lines_from = state.lines_from.wrapping_add(open.lines.len());
-            let first = open.lines.iter().map(|line| state.first_in.get(line).copied().unwrap_or(i64::MIN));
-            (READ_PERCENT + state.read_more, first.collect())
-        };
-        tx.call(|conn| {
-            sqlx::query(LOOK)
-                .bind(session)
-                .bind(kinds)
-                .bind(want as i64)
-                .bind(percent)
-                .bind(open.flows as i32)
-                .bind(open.lines.iter().map(|line| line.class.code()).collect::<Vec<_>>())
-                .bind(open.lines.iter().map(|line| line.kind.clone()).collect::<Vec<_>>())
-                .bind(open.lines.iter().map(|line| line.peer.clone()).collect::<Vec<_>>())
-                .bind(first)
-                .bind(open.paused.clone())
-                .bind(open.suspects)
-                .bind(open.reserved.clone())
-                .fetch_all(conn)
-        })
-        .await
-    }
-
-    /// Reads the payloads of claimed tasks, outside every lock.
-    async fn read_records(
-        &self,
-        claimed: Vec<Claimed>,
-        first: Result<Vec<PgRow>, StoreError>,
-    ) -> Result<Vec<Claimed>, StoreError> {
-        let mut rows = first;
-        for _ in 1..MAX_RECORD_TRIES {
-            match &rows {
-                Err(error) if error.is_transient() => rows = self.try_read_records(&claimed).await,
-                _ => break,
-            }
-        }
-        let rows = rows?;
-        let mut records: HashMap<Uuid, PgRow> = HashMap::with_capacity(rows.len());
-        for row in rows {
-            records.insert(row.try_get(0)?, row);
-        }
-        let mut readable = Vec::with_capacity(claimed.len());
-        for mut task in claimed {
-            match records.get(&task.id.0).map(|row| fill(&mut task, row)) {
-                Some(Ok(())) if self.is_held(&task) => {
-                    // It was held while it waited, and the sweep over what waits has not come to it.
-                    let message = "the input is held: it has cost several workers".into();
-                    self.give_up(&task, "quarantined", message, Some(Reason::Quarantined)).await;
-                }
-                Some(Ok(())) => readable.push(task),
-                _ => self.give_up(&task, "record_missing", "the record is gone".into(), None).await,
-            }
-        }
-        Ok(readable)
-    }
-
-    /// Whether a claimed task's input is held.
-    fn is_held(&self, task: &Claimed) -> bool {
-        let now = task.deadline_ms - task.remaining.as_millis() as i64;
-        hold::is_held(&self.store.policy(), task.kind.as_str(), task.tenant.as_str(), &task.payload, now)
-    }
-
-    /// A claimed task that cannot be run, or must not: its lease and what it holds are given back.
-    async fn give_up(&self, task: &Claimed, kind: &str, message: String, reason: Option<Reason>) {
-        let error = TaskError { kind: kind.to_owned(), message, retryable: false };
-        let report = Report {
-            id: task.id,
-            fence: task.fence,
-            ending: Ending::Failed { retryable: false, retry_after_ms: None, reason },
-            result: None,
-            error: Some(error),
-            usage: None,
-            backoff: BackoffPolicy::default(),
-        };
-        if let Err(error) = Box::pin(self.try_turn(&[report], 0, &mut Late::none())).await {
-            tracing::error!(task.id = %task.id, %error, "a task without a record could not be given up");
-        }
-    }
-
-    async fn try_read_records(&self, claimed: &[Claimed]) -> Result<Vec<PgRow>, StoreError> {
-        if claimed.is_empty() {
-            return Ok(Vec::new());
-        }
-        let ids: Vec<Uuid> = claimed.iter().map(|task| task.id.0).collect();
-        let connections = &self.store.connections;
-        let mut conn = connections.get().await?;
-        let rows = call(connections.call_timeout(), sqlx::query(RECORDS).bind(ids).fetch_all(&mut *conn)).await?;
-        conn.release();
-        Ok(rows)
-    }
-
     /// Finds leases of this session that nobody here knows of, after a commit whose end was not seen.
     async fn recover(&self) -> Result<Vec<Claimed>, StoreError> {
         let mut tx = self.connections.begin(true).await?;
@@ -546,8 +417,8 @@ impl Session {
                 found.push(claimed_of(&terms, id, &key, terms.deliveries, row.try_get(0)?)?);
             }
         }
-        let records = self.try_read_records(&found).await;
-        let found = self.read_records(found, records).await?;
+        let records = self.fill(&mut found).await;
+        let found = self.runnable(found, records).await?;
         let mut state = self.state();
         state.held.extend(found.iter().map(held_of));
         state.unsure = false;
@@ -563,7 +434,7 @@ impl Session {
         error
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -586,10 +457,4 @@ impl Session {
 
 fn held_of(task: &Claimed) -> ((TaskId, Fence), (Kind, bool)) {
     ((task.id, task.fence), (task.kind.clone(), task.suspect))
-}
-
-async fn end_reading(beside: Option<(Tx, Vec<PgRow>)>) {
-    if let Some((tx, _)) = beside {
-        tx.rollback().await;
-    }
 }

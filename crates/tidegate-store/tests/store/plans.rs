@@ -40,6 +40,8 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
         ("look", include_str!("../../src/look.sql").to_owned(), 12),
         ("changes", format!("{LEDGER}{}", include_str!("../../src/changes.sql")), 61),
         ("changes plain", format!("{LEDGER}{}", include_str!("../../src/changes_plain.sql")), 48),
+        ("complete", include_str!("../../src/complete.sql").to_owned(), 10),
+        ("records", include_str!("../../src/records.sql").to_owned(), 3),
         ("return", include_str!("../../src/return.sql").to_owned(), 22),
         ("find", include_str!("../../src/find.sql").to_owned(), 2),
         ("mark parents", include_str!("../../src/mark_parents.sql").to_owned(), 1),

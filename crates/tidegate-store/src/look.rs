@@ -1,0 +1,152 @@
+//! What a turn sees of the queue before it chooses, and on which connection it looks.
+
+use std::time::Duration;
+
+use sqlx::postgres::PgRow;
+
+use crate::changes::Changes;
+use crate::claim::{Claim, Claiming};
+use crate::claim_room::{Limited, Line, Open};
+use crate::connection::Tx;
+use crate::error::StoreError;
+use crate::session::Session;
+
+const LOOK: &str = include_str!("look.sql");
+/// Most lines whose first virtual time a session remembers.
+const MAX_LINES_REMEMBERED: usize = 4_096;
+/// What a look reads of what is wanted, over all flows: some more, since nobody knows from which flows it will come.
+const READ_PERCENT: i64 = 125;
+/// The most that a look reads of what is wanted, where flows are of very different age.
+const MAX_READ_PERCENT: i64 = 2_000;
+/// Reports from which on a turn looks for work on a second connection while their leases are taken away: for fewer, to
+/// begin another transaction costs more than is won.
+const LOOK_BESIDE_FROM: usize = 50;
+/// The longest that such a look is waited for, since nobody else has a turn meanwhile.
+const LOOK_BESIDE_LIMIT: Duration = Duration::from_millis(500);
+
+/// What a turn may claim, before it is known what waits.
+pub(crate) struct Aim {
+    pub(crate) want: usize,
+    /// How many reports the turn settles.
+    pub(crate) reports: usize,
+    /// How many tasks the session holds beside those.
+    pub(crate) held: usize,
+    /// What the worker may still run of the kinds that it limits, and those of which it may run no more.
+    pub(crate) of_kinds: Vec<(String, i64)>,
+    pub(crate) full: Vec<String>,
+    /// Whether it may take a task that was lost twice.
+    pub(crate) suspects: bool,
+}
+
+/// What was seen on a second connection, in a transaction that still stands.
+pub(crate) struct Looked {
+    pub(crate) limited: Limited,
+    open: Open,
+    rows: Vec<PgRow>,
+    tx: Tx,
+}
+
+/// Ends the transaction of a look.
+pub(crate) async fn end_looking(looked: Option<Looked>) {
+    if let Some(looked) = looked {
+        looked.tx.rollback().await;
+    }
+}
+
+impl Session {
+    /// Looks in a transaction of its own while this turn's holds the cell's row and takes leases away. It sees what a look
+    /// in the turn's would: counters and where tasks wait change under that row alone, whoever held it before has
+    /// committed where its snapshots are taken, and leases are not among what it reads. Were the row lost meanwhile, the
+    /// turn could not commit. Nothing where the reports are few, no connection is at hand, or it fails: then the turn looks
+    /// itself.
+    pub(crate) async fn look_beside(&self, aim: &Aim) -> Option<Looked> {
+        if aim.want == 0 || aim.reports < LOOK_BESIDE_FROM {
+            return None;
+        }
+        let looking = async {
+            let mut tx = self.store.connections.begin_at_hand().await?;
+            let (limited, open) = self.room(aim, &mut tx).await.ok()?;
+            let rows = self.look(aim.want, &open, &mut tx).await.ok()?;
+            Some(Looked { limited, open, rows, tx })
+        };
+        tokio::time::timeout(LOOK_BESIDE_LIMIT, looking).await.ok()?
+    }
+
+    /// Chooses among what was seen so.
+    pub(crate) async fn claim_looked(
+        &self,
+        aim: &Aim,
+        looked: &mut Looked,
+        changes: &mut Changes,
+    ) -> Result<Claim, StoreError> {
+        let Looked { limited, open, rows, tx } = looked;
+        let claiming = Claiming { session: self, want: aim.want, limited, open, of_kinds: &aim.of_kinds };
+        claiming.claim(rows, changes, tx).await
+    }
+
+    /// Looks in the turn's own transaction, and chooses.
+    pub(crate) async fn claim_in(&self, aim: &Aim, changes: &mut Changes, tx: &mut Tx) -> Result<Claim, StoreError> {
+        let (limited, open) = self.room(aim, tx).await?;
+        let rows = self.look(aim.want, &open, tx).await?;
+        let (limited, open) = (&limited, &open);
+        let claiming = Claiming { session: self, want: aim.want, limited, open, of_kinds: &aim.of_kinds };
+        claiming.claim(&rows, changes, tx).await
+    }
+
+    /// What may still run, and where a look goes.
+    async fn room(&self, aim: &Aim, tx: &mut Tx) -> Result<(Limited, Open), StoreError> {
+        let limited = Limited::read(&self.store, &self.kinds(), self.heart.session, aim.held, tx).await?;
+        let from = self.state().lines_from;
+        let open = limited.open(aim.want, aim.reports, &aim.full, aim.suspects, from);
+        Ok((limited, open))
+    }
+
+    async fn look(&self, want: usize, open: &Open, tx: &mut Tx) -> Result<Vec<PgRow>, StoreError> {
+        let (kinds, session) = (self.kinds(), self.heart.session);
+        let (percent, first): (i64, Vec<i64>) = {
+            let mut state = self.state();
+            state.lines_from = state.lines_from.wrapping_add(open.lines.len());
+            let first = open.lines.iter().map(|line| state.first_in.get(line).copied().unwrap_or(i64::MIN));
+            (READ_PERCENT + state.read_more, first.collect())
+        };
+        tx.call(|conn| {
+            sqlx::query(LOOK)
+                .bind(session)
+                .bind(kinds)
+                .bind(want as i64)
+                .bind(percent)
+                .bind(open.flows as i32)
+                .bind(open.lines.iter().map(|line| line.class.code()).collect::<Vec<_>>())
+                .bind(open.lines.iter().map(|line| line.kind.clone()).collect::<Vec<_>>())
+                .bind(open.lines.iter().map(|line| line.peer.clone()).collect::<Vec<_>>())
+                .bind(first)
+                .bind(open.paused.clone())
+                .bind(open.suspects)
+                .bind(open.reserved.clone())
+                .fetch_all(conn)
+        })
+        .await
+    }
+
+    /// Remembers below which virtual time nothing stands in each line, where that is known.
+    pub(crate) fn remember_lines(&self, lines: &[Line], first: impl Fn(usize) -> Option<i64>) {
+        let mut state = self.state();
+        if state.first_in.len() + lines.len() > MAX_LINES_REMEMBERED {
+            state.first_in.clear();
+        }
+        for (n, line) in lines.iter().enumerate() {
+            if let Some(first) = first(n) {
+                state.first_in.insert(line.clone(), first);
+            }
+        }
+    }
+
+    /// Reads more next time where this look stopped short, and slowly less again where it did not.
+    pub(crate) fn learn(&self, stopped_short: bool) {
+        let mut state = self.state();
+        state.read_more = match stopped_short {
+            true => (2 * (READ_PERCENT + state.read_more)).min(MAX_READ_PERCENT) - READ_PERCENT,
+            false => state.read_more * 7 / 8,
+        };
+    }
+}
