@@ -222,6 +222,11 @@ async fn operators_list_change_and_delete_tenants_and_peers() {
     assert_eq!(rows[1], ["acme", "2.0", "5", "-", "-", "3", "1"]);
     assert!(stderr(&output).contains("--cursor acme"));
     assert!(fake.requests()[0].starts_with("get /v1/admin/tenants?limit=1&cursor=a http/1.1"));
+    let page = r#"{"peers":[{"name":"hotels","max_in_flight":2,"max_waiting":null,"max_wait_ms":null,"requests_per_minute":600,"tokens_per_minute":90000,"usage":{"in_flight":1,"waiting":4}}],"next_cursor":null}"#;
+    let (output, _fake) = run(vec![answer("200 OK", &[], page)], &["peer", "list"]).await;
+    let rows: Vec<_> = stdout(&output).lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+    assert_eq!(rows[0][4..6], ["REQUESTS_PER_MINUTE", "TOKENS_PER_MINUTE"]);
+    assert_eq!(rows[1], ["hotels", "2", "-", "-", "600", "90000", "1", "4"]);
     let peer = || answer("200 OK", &[], r#"{"name":"hotels","max_in_flight":2}"#);
     let (output, fake) = run(vec![peer()], &["peer", "set", "hotels", "max_in_flight=2"]).await;
     assert!(stdout(&output).contains("max_in_flight  2"), "{}", stdout(&output));

@@ -155,6 +155,7 @@ async fn migrating_twice_is_harmless_and_the_doctor_sees_it() {
         found.unwrap_or_else(|| panic!("{check} is not in {findings}"))["verdict"].clone()
     };
     assert_eq!((verdict("schema"), verdict("database"), verdict("server")), ("ok".into(), "ok".into(), "warn".into()));
+    assert_eq!(verdict("workers"), "warn", "nobody works there yet");
 }
 
 #[tokio::test]

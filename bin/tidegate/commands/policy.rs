@@ -62,7 +62,15 @@ async fn list(
     }
     let columns: &[&str] = match what {
         Named::Tenant => &["weight", "max_queued", "max_running", "rate_per_minute", "usage.queued", "usage.running"],
-        Named::Peer => &["max_in_flight", "max_waiting", "max_wait_ms", "usage.in_flight", "usage.waiting"],
+        Named::Peer => &[
+            "max_in_flight",
+            "max_waiting",
+            "max_wait_ms",
+            "requests_per_minute",
+            "tokens_per_minute",
+            "usage.in_flight",
+            "usage.waiting",
+        ],
     };
     let items = page[what.plural()].as_array().map_or(&[][..], Vec::as_slice);
     if items.is_empty() {

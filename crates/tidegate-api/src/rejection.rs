@@ -119,7 +119,7 @@ impl Rejection {
         self
     }
 
-    /// A query parameter is wrong.
+    /// A parameter of the query or the path is wrong.
     pub(crate) fn at_parameter(mut self, name: String) -> Self {
         self.0.parameter = Some(shown(&name).into_owned().into());
         self

@@ -217,12 +217,13 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Whether it waits for nothing but its turn and a slot, so that the pace of the queue tells when it starts.
+    /// Whether it waits for nothing but its turn and a slot, so that the pace of the queue tells when it starts. Behind a
+    /// limit of nothing no pace does.
     pub fn moves_with_the_queue(&self) -> bool {
         use BlockerKind as K;
         let turn =
             |kind| matches!(kind, K::QueuePosition | K::NoSlots | K::ClassLimit | K::ClassShare | K::ClassReserve);
-        self.blockers.iter().all(|blocker| turn(blocker.kind))
+        self.blockers.iter().all(|blocker| turn(blocker.kind) && blocker.limit != Some(0))
     }
 }
 

@@ -140,6 +140,14 @@ impl PeerRoom {
         self
     }
 
+    /// What is left of it for others once so many tokens have been drawn.
+    pub(crate) fn behind_tokens(mut self, tokens: i64, now: EpochMs) -> Self {
+        if let (Some(rate), Ok(tokens @ 1..)) = (&mut self.tokens, u64::try_from(tokens)) {
+            rate.take(now, rate.bucket.time_of(tokens));
+        }
+        self
+    }
+
     /// Whether it can be given a task of so many tokens now; else in how many milliseconds, as far as that is known.
     pub(crate) fn draw(&self, now: EpochMs, tokens: u64) -> Result<Draw, Option<u64>> {
         if self.left <= 0 {

@@ -18,8 +18,10 @@ pub(crate) const KEPT: Duration = Duration::from_secs(90 * 86_400);
 /// Most rows: a change every six minutes for as long as they are kept. Beyond it the oldest go.
 const MAX_ROWS: i64 = 20_000;
 /// The longest document that is kept, in bytes of JSON text. All but a peer's result schema is far below it; of a longer
-/// one its length is kept.
+/// one its long members' lengths are kept, and the rest as it is.
 const MAX_DOCUMENT_BYTES: usize = 16 << 10;
+/// The longest member of a document that is too long.
+const MAX_MEMBER_BYTES: usize = MAX_DOCUMENT_BYTES / 4;
 
 const WRITE: &str = "WITH made AS (INSERT INTO tidegate.admin_audit (at_ms, actor, action, target, before, after) \
         VALUES (tidegate.now_ms(), $1, $2, $3, $4::jsonb, $5::jsonb) RETURNING id) \
@@ -64,9 +66,10 @@ pub struct AuditEntry {
     pub action: String,
     /// To what: the name of a tenant or peer, the id of a pause or worker; none for the limits of the cell.
     pub target: Option<String>,
-    /// What was in effect before, as JSON text; none where there was nothing.
+    /// What was in effect before, as JSON text; none where there was nothing. Tenants and peers that nobody configured have
+    /// the defaults.
     pub before: Option<String>,
-    /// What is in effect since, as JSON text; none where it is gone.
+    /// What is in effect since, as JSON text; none where it is gone. Tenants and peers that were deleted have the defaults.
     pub after: Option<String>,
 }
 
@@ -125,11 +128,22 @@ pub(crate) fn document(object: &impl Serialize) -> Option<Value> {
     serde_json::to_value(object).ok()
 }
 
-fn bounded(document: Value) -> String {
+fn bounded(mut document: Value) -> String {
+    let omitted = |bytes: usize| json!({ "omitted_bytes": bytes });
+    let text = document.to_string();
+    if text.len() <= MAX_DOCUMENT_BYTES {
+        return text;
+    }
+    for member in document.as_object_mut().into_iter().flat_map(|members| members.values_mut()) {
+        let bytes = member.to_string().len();
+        if bytes > MAX_MEMBER_BYTES {
+            *member = omitted(bytes);
+        }
+    }
     let text = document.to_string();
     match text.len() {
         ..=MAX_DOCUMENT_BYTES => text,
-        bytes => json!({ "omitted_bytes": bytes }).to_string(),
+        bytes => omitted(bytes).to_string(),
     }
 }
 

@@ -269,7 +269,7 @@ impl Door {
             let candidates = batch.len().saturating_mul(MAX_DISPLACED).min(self.options.batch_tasks);
             facts::read_backlog(&self.store, policy, facts, below, candidates, tx).await?;
         }
-        Ok(())
+        facts::read_reserved(policy, facts, tx).await
     }
 
     fn decide<'a>(

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use sqlx::Row;
 use sqlx::postgres::PgRow;
-use tidegate_core::admission::{Backlog, Candidate, Facts, Load, Pace, ParentFacts, SessionRoom, Usage};
+use tidegate_core::admission::{Backlog, Candidate, Facts, Load, Pace, ParentFacts, PeerRates, SessionRoom, Usage};
+use tidegate_core::peer::PeerLimits;
 use tidegate_core::policy::Policy;
 use tidegate_core::submission::Submission;
 use tidegate_core::{Class, EpochMs, TaskId};
@@ -17,6 +18,9 @@ use crate::store::StoreInner;
 
 pub(crate) const FACTS: &str = include_str!("facts.sql");
 const BACKLOG: &str = include_str!("backlog.sql");
+pub(crate) const RESERVED: &str = include_str!("reserved.sql");
+/// Most reserved slots that one batch looks at: more than a fleet has that claims at all.
+const MAX_RESERVED: i32 = 10_000;
 /// Most sessions with a free slot that one batch sees: it fills no more.
 const MAX_SESSIONS: i32 = 64;
 /// Most flows that the door looks at one by one; where there are more, all that waits counts as runnable.
@@ -134,6 +138,7 @@ pub(crate) fn parse(wanted: &Wanted, pace: &PaceWindow, rows: &[PgRow]) -> Resul
     }
     for name in &wanted.peers {
         read.facts.peers.insert(name.clone(), Usage::default());
+        read.facts.peer_rates.insert(name.clone(), PeerRates::default());
     }
     let mut served = (0, 0);
     for row in rows {
@@ -212,9 +217,14 @@ fn held(facts: &mut Facts, key: &str, n: &[i64]) {
         3 => {
             let peer = facts.peers.entry(key.to_owned()).or_default();
             *peer = Usage { running: usage.running + peer.running, ..usage };
+            let rates = facts.peer_rates.entry(key.to_owned()).or_default();
+            (rates.requests_full_ns, rates.tokens_full_ns) = (n[7], n[8]);
         }
         // A call that waits goes before a newcomer: its room counts as taken.
-        7 => facts.peers.entry(key.to_owned()).or_default().running += usage.queued,
+        7 => {
+            facts.peers.entry(key.to_owned()).or_default().running += usage.queued;
+            facts.peer_rates.entry(key.to_owned()).or_default().ahead += usage.queued;
+        }
         _ => {
             if let Some((class, tenant)) = key.split_once(':')
                 && let Some(class) = Class::parse(class)
@@ -223,6 +233,23 @@ fn held(facts: &mut Facts, key: &str, n: &[i64]) {
             }
         }
     }
+}
+
+/// Counts among the facts what slots are reserved for of the peers with a rate, where somebody who asks for one could get
+/// a slot: those tasks draw from the rate when they start, and before whoever comes now.
+pub(crate) async fn read_reserved(policy: &Policy, facts: &mut Facts, tx: &mut Tx) -> Result<(), StoreError> {
+    let rated = |peer: &&String| policy.peer(peer).is_some_and(|peer| peer.requests().or(peer.tokens()).is_some());
+    let peers: Vec<String> = facts.peer_rates.keys().filter(rated).cloned().collect();
+    if facts.sessions.is_empty() || peers.is_empty() {
+        return Ok(());
+    }
+    let query = sqlx::query(RESERVED).bind(peers).bind(MAX_RESERVED);
+    for row in tx.call(|conn| query.fetch_all(conn)).await? {
+        let rates = facts.peer_rates.entry(row.try_get(0)?).or_default();
+        rates.ahead += row.try_get::<i64, _>(1)?;
+        rates.ahead_tokens += row.try_get::<i64, _>(2)?;
+    }
+    Ok(())
 }
 
 /// Reads which flows wait, and with `below` the worst of those that wait in classes below it, at most `candidates` of
@@ -283,7 +310,7 @@ async fn read_limited(backlog: &[Backlog], policy: &Policy, facts: &mut Facts, t
         if !facts.tenants.contains_key(&flow.tenant) && policy.tenant(&flow.tenant).limits_running() {
             wanted.tenants.insert(flow.tenant.clone());
         }
-        let limited = policy.peer(&flow.peer).is_some_and(|peer| peer.max_in_flight.is_some());
+        let limited = policy.peer(&flow.peer).is_some_and(PeerLimits::limits_running);
         if limited && !facts.peers.contains_key(&flow.peer) {
             wanted.peers.insert(flow.peer.clone());
         }
@@ -294,6 +321,7 @@ async fn read_limited(backlog: &[Backlog], policy: &Policy, facts: &mut Facts, t
         let read = parse(&wanted, &PaceWindow::default(), &rows)?;
         facts.tenants.extend(read.facts.tenants);
         facts.peers.extend(read.facts.peers);
+        facts.peer_rates.extend(read.facts.peer_rates);
     }
     Ok(())
 }

@@ -61,7 +61,7 @@ pub use error::{AdmitError, PolicyError, StoreError};
 pub use explain::Explained;
 pub use groups::{Group, GroupCancelled};
 pub use heart::Heart;
-pub use inspect::{Inspection, inspect};
+pub use inspect::{Inspection, Work, inspect};
 pub use keep::{Due, SWEEP, Swept};
 pub use migrate::{Migrated, SchemaState, migrate, schema_state};
 pub use partition::{Pruned, Retention};

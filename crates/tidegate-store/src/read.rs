@@ -50,6 +50,9 @@ const MAX_POSITION: i64 = 1_000;
 impl Store {
     /// A task of a tenant, or the record of a refused submission. Another tenant's task is as unknown as none.
     pub async fn task(&self, tenant: &TenantId, id: TaskId) -> Result<Option<TaskRecord>, StoreError> {
+        if let Some(refused) = self.inner_ref().unwritten.find(tenant, id) {
+            return Ok(Some(refused));
+        }
         if let Some(row) = self.ask(|| sqlx::query(ONE).bind(id.0).bind(tenant.as_str().to_owned())).await?.first() {
             let mut task = task_of(row)?;
             if task.status == Status::Queued {
@@ -119,15 +122,15 @@ impl Store {
             matches!(status, Status::Rejected | Status::Shed | Status::Expired | Status::Cancelled)
         });
         if refusable {
-            let refused = self.ask(|| cast(REFUSED_PAGE).bind(limit)).await?;
-            for row in &refused {
-                let refused = refused_of(row)?;
-                // What lies beyond the part of the tasks that was looked through belongs to the next page.
-                if next.is_none_or(|next| refused.id >= next) {
-                    tasks.push(refused);
-                }
+            // What is not written yet is asked first, since it may be written meanwhile: then it is there twice.
+            let mut refused = self.inner_ref().unwritten.list(tenant, filter, from..before);
+            for row in &self.ask(|| cast(REFUSED_PAGE).bind(limit)).await? {
+                refused.push(refused_of(row)?);
             }
+            // What lies beyond the part of the tasks that was looked through belongs to the next page.
+            tasks.extend(refused.into_iter().filter(|refused| next.is_none_or(|next| refused.id >= next)));
             tasks.sort_by_key(|task| std::cmp::Reverse(task.id));
+            tasks.dedup_by_key(|task| task.id);
         }
         if tasks.len() as i64 >= limit {
             tasks.truncate(filter.limit.into());

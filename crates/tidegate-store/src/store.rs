@@ -19,6 +19,7 @@ use crate::error::StoreError;
 use crate::hold::HeldSwept;
 use crate::migrate::{SchemaState, schema_state};
 use crate::policy::{Remembered, keep_remembered};
+use crate::refusal::Unwritten;
 use crate::runs::RunTimes;
 use crate::watch::Watch;
 
@@ -55,6 +56,8 @@ pub(crate) struct StoreInner {
     /// How long inputs are held.
     pub(crate) hold_ms: i64,
     held_swept: Mutex<HeldSwept>,
+    /// What was refused here a moment ago.
+    pub(crate) unwritten: Unwritten,
 }
 
 /// How often a transaction that another was in the way of is tried again.
@@ -114,6 +117,7 @@ impl Store {
             empty_flows: Mutex::default(),
             hold_ms: i64::try_from(options.quarantine_hold.as_millis()).unwrap_or(i64::MAX),
             held_swept: Mutex::default(),
+            unwritten: Unwritten::default(),
         };
         let inner = Arc::new(inner);
         let watch = Arc::new(Watch::start(inner.clone()));

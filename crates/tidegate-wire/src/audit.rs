@@ -22,10 +22,11 @@ pub struct AuditEntry<'a> {
     pub action: Cow<'a, str>,
     /// To what: the name of a tenant or peer, the id of a pause or worker; `null` for the limits of the cell.
     pub target: Option<Cow<'a, str>>,
-    /// What was in effect before; `null` where there was nothing.
+    /// What was in effect before; `null` where there was nothing. A tenant or peer that nobody configured has the
+    /// defaults.
     #[schema(value_type = Option<serde_json::Value>)]
     pub before: Option<Cow<'a, RawValue>>,
-    /// What is in effect since; `null` where it is gone.
+    /// What is in effect since; `null` where it is gone. A tenant or peer that was deleted has the defaults.
     #[schema(value_type = Option<serde_json::Value>)]
     pub after: Option<Cow<'a, RawValue>>,
 }

@@ -31,7 +31,7 @@ pub struct Problem<'a> {
     /// The request header that is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<Cow<'a, str>>,
-    /// The query parameter that is wrong.
+    /// The parameter of the query or the path that is wrong.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameter: Option<Cow<'a, str>>,
     /// The task that this is about. Where the submission was refused, it can be read like any other.

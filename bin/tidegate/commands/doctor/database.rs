@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use tidegate_store::{Inspection, SchemaState, StoreError};
+use tidegate_store::{Inspection, SchemaState, StoreError, Work};
 
 use super::finding::Finding;
 use crate::config::SecretUrl;
@@ -26,14 +26,18 @@ pub(super) fn judge(
     clock: (i64, i64),
 ) -> Vec<Finding> {
     match seen {
-        Ok(seen) => vec![
-            version(seen),
-            durability(seen),
-            connections(seen, i64::from(ours) + BESIDE_THE_POOL),
-            schema(seen),
-            snapshots(seen),
-            skew(seen.now_ms, clock),
-        ],
+        Ok(seen) => {
+            let mut findings = vec![
+                version(seen),
+                durability(seen),
+                connections(seen, i64::from(ours) + BESIDE_THE_POOL),
+                schema(seen),
+                snapshots(seen),
+                skew(seen.now_ms, clock),
+            ];
+            findings.extend(seen.work.as_ref().map(workers));
+            findings
+        }
         Err(error) => {
             let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
             let fix = "check that Postgres runs and that host, port, user and password are right";
@@ -111,6 +115,24 @@ fn snapshots(seen: &Inspection) -> Finding {
     }
 }
 
+/// Nothing that is accepted ends well without a worker that runs its kind. It may yet come, so it is no failure.
+fn workers(work: &Work) -> Finding {
+    let Work { sessions, slots, queued, unserved, unserved_kinds, kinds } = work;
+    if *sessions == 0 {
+        let detail = format!("no live worker takes work, and {queued} tasks wait");
+        return Finding::warn("workers", detail, "start one with tidegate worker (tidegate up has one of its own)");
+    }
+    if *unserved > 0 {
+        let more = if *unserved_kinds > kinds.len() as i64 { " and others" } else { "" };
+        let named = kinds.join(", ");
+        let detail = format!("{unserved} tasks wait whose kind no live worker runs: {named}{more}");
+        let fix =
+            "start a worker with these kinds in its [kinds], or cancel the tasks; tidegate workers shows who runs what";
+        return Finding::warn("workers", detail, fix);
+    }
+    Finding::ok("workers", format!("{sessions} live with {slots} slots, {queued} tasks wait"))
+}
+
 /// A clock that reads between ours before and ours after is not known to differ.
 fn skew(theirs: i64, (before, after): (i64, i64)) -> Finding {
     let skew = theirs - theirs.clamp(before, after.max(before));
@@ -141,7 +163,12 @@ mod tests {
             oldest_snapshot_ms: None,
             now_ms: NOW,
             schema: SchemaState::Current,
+            work: Some(served()),
         }
+    }
+
+    fn served() -> Work {
+        Work { sessions: 2, slots: 32, queued: 9, ..Work::default() }
     }
 
     fn verdicts(seen: Inspection) -> Vec<(&'static str, Verdict)> {
@@ -170,6 +197,11 @@ mod tests {
             (Inspection { schema: SchemaState::Empty, ..fit() }, ("schema", Verdict::Warn)),
             (Inspection { schema: SchemaState::Empty, may_create: false, ..fit() }, ("schema", Verdict::Fail)),
             (Inspection { oldest_snapshot_ms: Some(61_000), ..fit() }, ("snapshots", Verdict::Warn)),
+            (
+                Inspection { work: Some(Work { sessions: 0, slots: 0, ..served() }), ..fit() },
+                ("workers", Verdict::Warn),
+            ),
+            (Inspection { work: Some(Work { unserved: 1, ..served() }), ..fit() }, ("workers", Verdict::Warn)),
             (Inspection { now_ms: NOW - 5_000, ..fit() }, ("clock", Verdict::Warn)),
             (Inspection { now_ms: NOW + 5_000, ..fit() }, ("clock", Verdict::Warn)),
         ] {
@@ -177,6 +209,17 @@ mod tests {
             assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
             assert_eq!(found.iter().filter(|(_, verdict)| *verdict != Verdict::Ok).count(), 1, "{found:?}");
         }
+    }
+
+    #[test]
+    fn kinds_that_nobody_runs_are_named() {
+        let found = |unserved_kinds| {
+            let kinds = vec!["mail".to_owned(), "ocr".to_owned()];
+            workers(&Work { unserved: 7, unserved_kinds, kinds, ..served() }).detail
+        };
+        assert_eq!(found(2), "7 tasks wait whose kind no live worker runs: mail, ocr");
+        assert_eq!(found(3), "7 tasks wait whose kind no live worker runs: mail, ocr and others");
+        assert_eq!(workers(&served()).fix, None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use serde_json::value::RawValue;
 use tidegate_store::Group;
+use tidegate_wire::Fault;
 
 use crate::decode::members::{Members, duplicate, unknown};
 use crate::decode::submission::MAX_NAME;
@@ -29,6 +30,8 @@ pub(crate) fn group(document: &str) -> Result<Group, Rejection> {
         (Some(token), None) => name(token, "/token").map(Group::Token),
         (None, Some(workflow_id)) => name(workflow_id, "/workflow_id").map(Group::Workflow),
         (Some(_), Some(_)) => Err(Bad::value("must not be there beside token").at("/workflow_id".to_owned())),
-        (None, None) => Err(Bad::value("must be there, or workflow_id").at("/token".to_owned())),
+        (None, None) => {
+            Err(Rejection::fault(Fault::MissingField, "token or workflow_id is missing").at_pointer(String::new()))
+        }
     }
 }

@@ -1,15 +1,11 @@
 //! What operators send: changes of limits, and pauses.
 
-use http::Uri;
 use serde_json::{Map, Value};
 use tidegate_core::pause::{MAX_REASON_BYTES, PauseMode, PauseTarget};
 use tidegate_core::{Class, EpochMs, Kind, PeerName, TenantId};
-use tidegate_wire::{DEFAULT_PAGE, Fault, MAX_PAGE, Timestamp};
-use uuid::Uuid;
-use uuid::fmt::Hyphenated;
+use tidegate_wire::{Fault, Timestamp};
 
 use crate::decode::members::{Members, array, duplicate, pointer_to, unknown};
-use crate::decode::query::parameters;
 use crate::decode::value::{Bad, check_text, string};
 use crate::rejection::Rejection;
 
@@ -112,44 +108,4 @@ fn target(member: &str, text: &str) -> Result<PauseTarget, Bad> {
 
 fn named(bad: impl std::fmt::Display) -> Bad {
     Bad::value(bad.to_string())
-}
-
-/// A page of names: how many, and after which.
-pub(crate) fn name_page(uri: &Uri) -> Result<(Option<String>, u16), Rejection> {
-    let (mut after, mut limit) = (None, DEFAULT_PAGE);
-    for (name, value) in parameters(uri)? {
-        match name.as_str() {
-            "limit" => limit = page_limit(&value).map_err(|bad| bad.at_parameter(&name))?,
-            "cursor" => {
-                let known = TenantId::parse(&value).ok();
-                let bad = || Bad::value("must be a next_cursor as it was given").at_parameter(&name);
-                after = Some(known.ok_or_else(bad)?.as_str().to_owned());
-            }
-            _ => return Err(super::query::unknown(name)),
-        }
-    }
-    Ok((after, limit))
-}
-
-/// A page of things with ids: how many, and after which.
-pub(crate) fn id_page(uri: &Uri) -> Result<(Option<Uuid>, u16), Rejection> {
-    page_by(uri, |text| text.parse().ok().map(Hyphenated::into_uuid))
-}
-
-/// A page of things with numbers: how many, and before which.
-pub(crate) fn number_page(uri: &Uri) -> Result<(Option<i64>, u16), Rejection> {
-    page_by(uri, |text| text.parse().ok().filter(|number| *number >= 0))
-}
-
-fn page_by<T>(uri: &Uri, parse: impl Fn(&str) -> Option<T>) -> Result<(Option<T>, u16), Rejection> {
-    let (cursor, limit) = name_page(uri)?;
-    let bad = || Bad::value("must be a next_cursor as it was given").at_parameter("cursor");
-    Ok((cursor.map(|text| parse(&text).ok_or_else(bad)).transpose()?, limit))
-}
-
-/// The number of items on a page.
-pub(super) fn page_limit(value: &str) -> Result<u16, Bad> {
-    let number = value.parse().ok().filter(|limit| (1..=MAX_PAGE).contains(limit));
-    let bad = || Bad::value(format!("must be a number from 1 to {MAX_PAGE}"));
-    number.filter(|_| value.bytes().all(|b| b.is_ascii_digit())).ok_or_else(bad)
 }

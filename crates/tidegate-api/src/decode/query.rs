@@ -8,7 +8,7 @@ use tidegate_core::{Class, Kind, PeerName, Status, TaskId};
 use tidegate_store::TaskFilter;
 use tidegate_wire::{DEFAULT_PAGE, Fault, MAX_WAIT_MS, Timestamp};
 
-use crate::decode::policy::page_limit;
+use crate::decode::page::{page_limit, read_id};
 use crate::decode::submission::{MAX_LABEL_NAME, MAX_LABEL_VALUE, MAX_LABELS, MAX_NAME};
 use crate::decode::value::{Bad, check_text};
 use crate::rejection::{Rejection, shown};
@@ -93,8 +93,7 @@ fn set(filter: &mut TaskFilter, name: &str, value: String) -> Result<bool, Bad> 
         "to" => filter.to_ms = Some(instant(&value)?),
         "limit" => filter.limit = page_limit(&value)?,
         "cursor" => {
-            filter.before =
-                Some(read_cursor(&value).ok_or_else(|| Bad::value("must be a next_cursor as it was given"))?);
+            filter.before = Some(TaskId(read_id(&value)?));
         }
         _ => match name.strip_prefix("label.") {
             Some(label) => {
@@ -113,28 +112,4 @@ fn set(filter: &mut TaskFilter, name: &str, value: String) -> Result<bool, Bad> 
 
 fn instant(text: &str) -> Result<i64, Bad> {
     Timestamp::parse(text).map(Timestamp::as_ms).map_err(|bad| Bad::value(bad.to_string()))
-}
-
-/// The cursor of a listing after this task. Its form is ours to change, so it starts with a version.
-pub(crate) fn cursor(after: TaskId) -> String {
-    format!("1.{}", after.0.simple())
-}
-
-fn read_cursor(text: &str) -> Option<TaskId> {
-    let id: uuid::fmt::Simple = text.strip_prefix("1.")?.parse().ok()?;
-    Some(TaskId(id.into_uuid()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cursor_leads_back() {
-        let id = TaskId::new(1_790_000_000_123, [0xAB; 10], 7);
-        assert_eq!(read_cursor(&cursor(id)), Some(id));
-        for bad in ["", "1.", "2.00000000000000000000000000000000", "1.xyz", &id.to_string()] {
-            assert_eq!(read_cursor(bad), None, "{bad}");
-        }
-    }
 }

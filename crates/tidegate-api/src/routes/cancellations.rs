@@ -25,7 +25,8 @@ const MAX_BODY: usize = 8 << 10;
     request_body = CancellationRequest<'_>,
     responses(
         (status = 200, description = "How many tasks were reached. Asking again is harmless", body = Cancelled),
-        (status = 422, description = "Not exactly one of the two, or a bad value", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 400, description = "Neither of the two, or no JSON", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 422, description = "Both of the two, or a bad value", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached, or (`outcome_unknown`) it took too long: what was recorded is carried out all the same", body = Problem<'_>, content_type = "application/problem+json")
     ),
     security((), ("key" = ["cancel"])),

@@ -85,7 +85,7 @@ pub(crate) async fn list(State(app): State<App>, Tenant(tenant): Tenant, uri: Ur
     let page = poll::within(&app, app.backend.tasks(&tenant, &filter)).await?;
     let list = TaskList {
         tasks: page.tasks.iter().map(answer::stored).collect(),
-        next_cursor: page.next.map(|next| decode::cursor(next).into()),
+        next_cursor: page.next.map(|next| decode::id_cursor(next.0).into()),
     };
     Ok(answer::json(StatusCode::OK, &list))
 }

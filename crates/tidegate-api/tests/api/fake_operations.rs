@@ -108,9 +108,9 @@ impl Operations for Fake {
         Box::pin(async move {
             self.decided(|decided| {
                 let limits: TenantLimits = decided.amend(format!("tenant {name}"), change)?;
-                decided.policy.tenants.insert(name.to_string(), limits.clone());
-                let after = serde_json::to_string(&limits).ok();
-                decided.put_down(&by, "tenant.patch", Some(name.to_string()), None, after);
+                let before = decided.policy.tenants.insert(name.to_string(), limits.clone()).unwrap_or_default();
+                let (before, after) = (serde_json::to_string(&before).ok(), serde_json::to_string(&limits).ok());
+                decided.put_down(&by, "tenant.patch", Some(name.to_string()), before, after);
                 Ok(limits)
             })
             .await?
@@ -145,9 +145,9 @@ impl Operations for Fake {
         Box::pin(async move {
             self.decided(|decided| {
                 let limits: PeerLimits = decided.amend(format!("peer {name}"), change)?;
-                decided.policy.peers.insert(name.to_string(), limits.clone());
-                let after = serde_json::to_string(&limits).ok();
-                decided.put_down(&by, "peer.patch", Some(name.to_string()), None, after);
+                let before = decided.policy.peers.insert(name.to_string(), limits.clone()).unwrap_or_default();
+                let (before, after) = (serde_json::to_string(&before).ok(), serde_json::to_string(&limits).ok());
+                decided.put_down(&by, "peer.patch", Some(name.to_string()), before, after);
                 Ok(limits)
             })
             .await?

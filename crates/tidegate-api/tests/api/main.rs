@@ -12,6 +12,7 @@ mod explaining;
 mod fake;
 mod fake_operations;
 mod harness;
+mod listings;
 mod openapi;
 mod operators;
 mod pages;

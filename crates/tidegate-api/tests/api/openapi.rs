@@ -77,6 +77,7 @@ async fn every_operation_of_the_document_is_served() {
     for (method, path, _) in operations(&document()) {
         let uri = path
             .replace("{id}", "018f0000-0000-7000-8000-000000000007")
+            .replace("{name}", "unknown")
             .replace("{file}", "swagger-ui.css")
             .replace("{reason}", "queue_full");
         let answer = api.ask(&method, &uri).send().await;

@@ -92,8 +92,24 @@ async fn a_tenant_is_made_by_its_first_change_and_read_with_what_it_holds() {
     assert_eq!((&read["max_queued"], &read["max_priority"]), (&Value::Null, &json!(40)));
     assert_eq!(delete(&api, "/v1/admin/tenants/acme").await.expect(204).text, "");
     delete(&api, "/v1/admin/tenants/acme").await.refused(404, "not_found");
-    api.get("/v1/admin/tenants/a%20b").await.refused(404, "not_found");
-    patch(&api, "/v1/admin/tenants/a%20b", json!({})).await.refused(404, "not_found");
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_name_is_a_bad_value_whatever_is_asked_of_it() {
+    let api = Api::new();
+    let long = "k".repeat(129);
+    for path in ["/v1/admin/tenants", "/v1/admin/peers"] {
+        for name in ["a%20b", "%C3%A9", "a%2Fb", "a%00", "%FF", "a@b", &long] {
+            for method in ["GET", "PATCH", "DELETE"] {
+                let answer = api.ask(method, &format!("{path}/{name}")).json("{}").send().await;
+                assert_eq!(answer.refused(422, "invalid_value")["parameter"], "name", "{method} {path}/{name}");
+            }
+        }
+        for method in ["GET", "DELETE"] {
+            api.ask(method, &format!("{path}/unknown")).send().await.refused(404, "not_found");
+        }
+        patch(&api, &format!("{path}/{}", "k".repeat(128)), json!({})).await.expect(200);
+    }
 }
 
 #[tokio::test]
@@ -119,10 +135,6 @@ async fn lists_come_in_pages() {
     let page = api.get(&format!("/v1/admin/tenants?limit=2&cursor={next}")).await.expect(200).json();
     assert_eq!((page["tenants"].as_array().unwrap().len(), &page["next_cursor"]), (1, &Value::Null));
     assert_eq!(api.get("/v1/admin/peers").await.expect(200).json(), json!({"peers": [], "next_cursor": null}));
-    for query in ["limit=0", "limit=201", "limit=x", "cursor=a%20b", "nope=1"] {
-        let problem = api.get(&format!("/v1/admin/peers?{query}")).await.expect(422).json();
-        assert_eq!(problem["parameter"], query.split('=').next().unwrap());
-    }
 }
 
 #[tokio::test]
@@ -246,16 +258,13 @@ async fn workers_are_listed_and_drained() {
         "expires_at": "2026-11-30T00:53:30.000Z", "lease_ms": 15_000
     });
     let next = page["next_cursor"].as_str().unwrap();
-    assert_eq!((&page["workers"], next), (&json!([first]), "00000000-0000-0000-0000-000000000001"));
+    assert_eq!(page["workers"], json!([first]));
     let page = api.get(&format!("/v1/admin/workers?cursor={next}")).await.expect(200).json();
     assert_eq!((&page["workers"][0]["worker"], &page["next_cursor"]), (&json!("w2"), &Value::Null));
-    for query in ["cursor=x", "limit=0", "nope=1"] {
-        let answer = api.get(&format!("/v1/admin/workers?{query}")).await;
-        assert_eq!(answer.status, 422, "{query}");
-    }
+    let second = Uuid::from_u128(2).to_string();
     for _ in 0..2 {
-        let drained = api.post(&format!("/v1/admin/workers/{next}/drain"), "").await.expect(200).json();
-        assert_eq!((&drained["id"], &drained["draining"]), (&json!(next), &json!(true)));
+        let drained = api.post(&format!("/v1/admin/workers/{second}/drain"), "").await.expect(200).json();
+        assert_eq!((&drained["id"], &drained["draining"]), (&json!(second), &json!(true)));
     }
     for unknown in ["00000000-0000-0000-0000-000000000009", "x"] {
         api.post(&format!("/v1/admin/workers/{unknown}/drain"), "").await.refused(404, "not_found");
@@ -271,7 +280,8 @@ async fn who_changed_what_is_listed_newest_first() {
     let page = api.get("/v1/admin/audit?limit=1").await.expect(200).json();
     let newest = &page["entries"][0];
     assert_eq!((&newest["actor"], &newest["action"]), (&json!("local"), &json!("tenant.patch")));
-    assert_eq!((&newest["target"], &newest["before"]), (&json!("acme"), &Value::Null));
+    assert_eq!((&newest["target"], &newest["before"]["max_queued"]), (&json!("acme"), &Value::Null));
+    assert_eq!(newest["before"]["weight"], newest["after"]["weight"], "the default was in effect");
     assert_eq!((&newest["after"]["max_queued"], &newest["at"]), (&json!(5), &json!("2026-11-30T00:53:20.000Z")));
     let next = page["next_cursor"].as_str().unwrap();
     let page = api.get(&format!("/v1/admin/audit?cursor={next}")).await.expect(200).json();
@@ -279,7 +289,4 @@ async fn who_changed_what_is_listed_newest_first() {
     let oldest = &page["entries"][0];
     assert_eq!((&oldest["target"], &oldest["before"]["max_queued"]), (&Value::Null, &json!(100_000)));
     assert_eq!(oldest["after"]["max_queued"], 7);
-    for query in ["cursor=x", "cursor=-1", "limit=0", "nope=1"] {
-        assert_eq!(api.get(&format!("/v1/admin/audit?{query}")).await.status, 422, "{query}");
-    }
 }

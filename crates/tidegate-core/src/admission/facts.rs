@@ -42,6 +42,19 @@ pub struct TenantFacts {
     pub tokens_full_ns: i64,
 }
 
+/// How far the rates of a peer are used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PeerRates {
+    /// When its bucket of requests is full again, in nanoseconds since the epoch.
+    pub requests_full_ns: i64,
+    /// When its bucket of tokens is.
+    pub tokens_full_ns: i64,
+    /// Requests that go before a newcomer's: calls that wait, and tasks that have a slot reserved and draw when they start.
+    pub ahead: i64,
+    /// Tokens that those tasks will draw.
+    pub ahead_tokens: i64,
+}
+
 /// A live session that has a slot free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionRoom {
@@ -144,6 +157,8 @@ pub struct Facts {
     pub tenants: BTreeMap<String, TenantFacts>,
     /// What the peers hold that the batch names, or that have limits.
     pub peers: BTreeMap<String, Usage>,
+    /// How far the rates of those peers are used up.
+    pub peer_rates: BTreeMap<String, PeerRates>,
     /// Sessions with a free slot; empty where there is none, or where nobody could take it.
     pub sessions: Vec<SessionRoom>,
     /// Parents that the batch names and that the tenant has.
@@ -236,6 +251,11 @@ impl Facts {
     /// What a peer holds; nothing where it is not known.
     pub fn peer(&self, name: &str) -> Usage {
         self.peers.get(name).copied().unwrap_or_default()
+    }
+
+    /// How far the rates of a peer are used up; not at all where it is not known.
+    pub fn rates(&self, peer: &str) -> PeerRates {
+        self.peer_rates.get(peer).copied().unwrap_or_default()
     }
 
     /// What runs of each class.

@@ -23,7 +23,9 @@ use crate::state::Status;
 use crate::submission::{OnFull, Submission, Times};
 
 pub use capacity::{Ask, Entrance, MAX_DISPLACED, promote, readmit};
-pub use facts::{Backlog, Candidate, Facts, LEAST_RUNS, Load, Pace, ParentFacts, SessionRoom, TenantFacts, Usage};
+pub use facts::{
+    Backlog, Candidate, Facts, LEAST_RUNS, Load, Pace, ParentFacts, PeerRates, SessionRoom, TenantFacts, Usage,
+};
 pub use pressure::{cell_pressure, class_pressure, class_wait_ms, expected_wait_ms, shed_flags};
 pub use tenant::{Quota, tokens_bucket};
 
@@ -362,6 +364,10 @@ impl Facts {
                 let own = |session: &&mut SessionRoom| Some(session.id) == decision.session;
                 if let Some(session) = self.sessions.iter_mut().find(own) {
                     session.free -= 1;
+                }
+                if let Some(rates) = self.peer_rates.get_mut(ask.peer) {
+                    rates.ahead += 1;
+                    rates.ahead_tokens += ask.load.tokens;
                 }
             }
             Status::Deferred => {

@@ -4,6 +4,7 @@
 use super::capacity::{Ask, in_queue, named};
 use super::facts::{Backlog, Facts, SessionRoom};
 use crate::EpochMs;
+use crate::order::PeerRoom;
 use crate::policy::Policy;
 use crate::slots::SlotCaps;
 
@@ -13,6 +14,7 @@ pub(super) fn free_slot(policy: &Policy, facts: &Facts, ask: &Ask<'_>, caps: &Sl
     let runs = caps.room(&facts.running(), ask.class) > 0
         && tenant_runs(policy, facts, ask.tenant, ask.class)
         && peer_runs(policy, facts, ask.peer)
+        && peer_sends(policy, facts, ask.peer, ask.load.tokens, now)
         && policy.held(ask.kind, ask.class, ask.tenant, named(ask.peer), now).is_none()
         && !anyone_before(policy, facts, ask, caps, now);
     runs.then_some(session.id)
@@ -34,6 +36,18 @@ pub(super) fn tenant_runs(policy: &Policy, facts: &Facts, name: &str, class: cra
 pub(super) fn peer_runs(policy: &Policy, facts: &Facts, name: &str) -> bool {
     let most = policy.peer(name).and_then(|peer| peer.max_in_flight);
     most.is_none_or(|most| facts.peer(name).running < i64::from(most))
+}
+
+/// Whether a peer's rates let a task of so many tokens start now, behind what goes before it. By the claim's own rule: a
+/// slot that is reserved for what the claim then passes over stands idle.
+fn peer_sends(policy: &Policy, facts: &Facts, name: &str, tokens: i64, now: EpochMs) -> bool {
+    let Some(limits) = policy.peer(name) else { return true };
+    let rates = facts.rates(name);
+    PeerRoom { left: i64::MAX, ..PeerRoom::of(Some(limits), 0, rates.requests_full_ns, rates.tokens_full_ns) }
+        .behind(rates.ahead, now)
+        .behind_tokens(rates.ahead_tokens, now)
+        .draw(now, tokens.max(0).unsigned_abs())
+        .is_ok()
 }
 
 /// Whether something runnable waits in its class or above. Where nobody read which flows wait, all that waits counts.
@@ -59,5 +73,6 @@ fn anyone_before(policy: &Policy, facts: &Facts, ask: &Ask<'_>, caps: &SlotCaps,
 pub(super) fn may_run(policy: &Policy, facts: &Facts, flow: &Backlog, now: EpochMs) -> bool {
     tenant_runs(policy, facts, &flow.tenant, flow.class)
         && peer_runs(policy, facts, &flow.peer)
+        && peer_sends(policy, facts, &flow.peer, 1, now)
         && policy.held(&flow.kind, flow.class, &flow.tenant, named(&flow.peer), now).is_none()
 }

@@ -327,6 +327,78 @@ fn a_saturated_peer_is_slow_for_its_own_alone() {
 }
 
 #[test]
+fn no_slot_is_reserved_for_what_its_peers_rate_keeps_from_starting() {
+    let limits = |requests, tokens| PeerLimits {
+        requests_per_minute: requests,
+        tokens_per_minute: tokens,
+        ..PeerLimits::default()
+    };
+    let now_ns = NOW * 1_000_000;
+    let hour_ns = 3_600_000_000_000;
+    let none = PeerRates::default();
+    // One request in a second: the bucket holds one. 6000 tokens in a minute: it holds ten.
+    for (limits, tokens, rates, status) in [
+        (limits(Some(60), None), 0, none, Status::Admitted),
+        (limits(Some(60), None), 0, PeerRates { requests_full_ns: now_ns + 1, ..none }, Status::Admitted),
+        (limits(Some(60), None), 0, PeerRates { requests_full_ns: now_ns + 900_000_000, ..none }, Status::Queued),
+        (limits(Some(60), None), 0, PeerRates { ahead: 1, ..none }, Status::Queued),
+        (limits(Some(1_200), None), 0, PeerRates { ahead: 1, ..none }, Status::Admitted),
+        (limits(Some(1_200), None), 0, PeerRates { ahead: 2, ..none }, Status::Queued),
+        (limits(None, Some(6_000)), 10, none, Status::Admitted),
+        (limits(None, Some(6_000)), 1_000, none, Status::Admitted),
+        (limits(None, Some(6_000)), 10, PeerRates { tokens_full_ns: now_ns + hour_ns, ..none }, Status::Queued),
+        (limits(None, Some(6_000)), 10, PeerRates { ahead_tokens: 10, ..none }, Status::Queued),
+        (limits(None, Some(6_000)), 4, PeerRates { ahead_tokens: 5, ..none }, Status::Admitted),
+        (limits(None, None), 10, PeerRates { tokens_full_ns: i64::MAX, ahead: 9, ..none }, Status::Admitted),
+    ] {
+        let mut policy = policy();
+        policy.peers.insert("slow".into(), limits.clone());
+        let mut facts = with_worker(queued(0), 5);
+        facts.peers.insert("slow".into(), Usage::default());
+        facts.peer_rates.insert("slow".into(), rates);
+        let mut asks = Submission { peer: PeerName::parse("slow").ok(), ..submission(STANDARD) };
+        asks.cost.tokens = tokens;
+        assert_eq!(outcome(&policy, &facts, &asks).0, status, "{limits:?} {tokens} {rates:?}");
+        assert_eq!(outcome(&policy, &facts, &submission(STANDARD)).0, Status::Admitted, "whoever uses no such peer");
+    }
+}
+
+#[test]
+fn a_batch_reserves_no_more_slots_than_the_peers_rate_has_room_for() {
+    let mut policy = policy();
+    policy.peers.insert("slow".into(), PeerLimits { requests_per_minute: Some(1_200), ..PeerLimits::default() });
+    let mut facts = with_worker(queued(0), 5);
+    facts.peer_rates.insert("slow".into(), PeerRates::default());
+    let mut statuses = Vec::new();
+    for n in 0..3 {
+        let asks = Submission { peer: PeerName::parse("slow").ok(), ..named(n, STANDARD) };
+        let verdict = decide(&policy, &facts, &asks, NOW, 0);
+        facts.take(&asks, &verdict);
+        statuses.push(verdict.decision.status);
+    }
+    assert_eq!(statuses, [Status::Admitted, Status::Admitted, Status::Queued]);
+}
+
+#[test]
+fn what_waits_for_its_peers_rate_goes_before_nobody_else() {
+    let mut policy = policy();
+    policy.peers.insert("slow".into(), PeerLimits { requests_per_minute: Some(60), ..PeerLimits::default() });
+    let mut facts = with_worker(queued(1), 5);
+    facts.backlog = Some(vec![Backlog {
+        class: Class::Standard,
+        tenant: "default".into(),
+        kind: "echo".into(),
+        peer: "slow".into(),
+        lane: crate::Lane::Fresh,
+        queued: 1,
+    }]);
+    for (full_ns, status) in [(NOW * 1_000_000, Status::Queued), ((NOW + 900) * 1_000_000, Status::Admitted)] {
+        facts.peer_rates.insert("slow".into(), PeerRates { requests_full_ns: full_ns, ..PeerRates::default() });
+        assert_eq!(outcome(&policy, &facts, &submission(STANDARD)).0, status);
+    }
+}
+
+#[test]
 fn a_full_queue_is_waited_for_or_deferred_to_where_the_caller_agreed() {
     let mut policy = policy();
     policy.limits.classes.standard.shed_at = None;

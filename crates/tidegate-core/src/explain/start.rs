@@ -108,9 +108,11 @@ pub(super) fn slots(policy: &Policy, facts: &Facts, task: &Subject<'_>, into: &m
         into.push(Blocker::new(BlockerKind::ClassShare, detail).named(name).counted(own, share));
     }
     if all >= caps.total {
-        let detail = match caps.total {
-            0 => "no live worker has a slot".to_owned(),
-            total => format!("all {total} slots are taken"),
+        let detail = match (limits.max_running, caps.total) {
+            (Some(0), _) => "limits.max_running is 0, so nothing may start".to_owned(),
+            (Some(most), _) => format!("{all} of at most {most} tasks run"),
+            (None, 0) => "no live worker has a slot".to_owned(),
+            (None, total) => format!("all {total} slots are taken"),
         };
         let blocker = Blocker::new(BlockerKind::NoSlots, detail).counted(all, caps.total);
         let name = limits.max_running.map(|_| "limits.max_running".to_owned());

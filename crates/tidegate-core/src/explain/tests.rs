@@ -166,6 +166,48 @@ fn every_limit_that_keeps_a_task_from_starting_is_told_with_its_name_and_numbers
     }
 }
 
+/// A limit of nothing is told as the limit that it is, and nobody guesses when it is lifted.
+#[test]
+fn a_limit_of_nothing_is_told_by_its_name() {
+    let none = |change: Change, name: &str, detail: &str| {
+        let (mut policy, mut facts, mut around) = (Policy::default(), facts(), around());
+        let idle = Usage { running: 0, ..facts.cell };
+        (facts.cell, facts.classes[1]) = (idle, idle);
+        facts.peers.insert("hotels".into(), Usage::default());
+        facts.tenants.clear();
+        around.taken = 0;
+        change(&mut policy, &mut facts, &mut around);
+        let explained = explain(&policy, &facts, &around, &task(Status::Queued));
+        let told = explained.blockers.iter().find(|blocker| blocker.name.as_deref() == Some(name));
+        assert_eq!(told.map(|told| (&*told.detail, told.limit)), Some((detail, Some(0))), "{explained:?}");
+        assert!(explained.summary.contains(detail) && !explained.moves_with_the_queue(), "{explained:?}");
+        assert!(!explained.summary.contains("live worker"), "{explained:?}");
+    };
+    let all = "limits.max_running is 0, so nothing may start";
+    none(|policy, _, _| policy.limits.max_running = Some(0), "limits.max_running", all);
+    none(
+        |policy, _, _| policy.limits.classes.standard.max_running = Some(0),
+        "limits.classes.standard.max_running",
+        "0 of at most 0 standard tasks run",
+    );
+    none(
+        |policy, _, _| {
+            let tenant = TenantLimits { max_running: Some(0), ..TenantLimits::default() };
+            policy.tenants.insert("acme".into(), tenant);
+        },
+        "tenants.acme.max_running",
+        "tenant acme runs 0 of at most 0",
+    );
+    none(
+        |policy, _, _| {
+            let peer = PeerLimits { max_in_flight: Some(0), ..PeerLimits::default() };
+            policy.peers.insert("hotels".into(), peer);
+        },
+        "peers.hotels.max_in_flight",
+        "peer hotels has 0 of at most 0 in flight",
+    );
+}
+
 #[test]
 fn a_task_without_a_peer_is_held_by_none() {
     let mut policy = Policy { pauses: vec![peer_pause()], ..Policy::default() };

@@ -98,7 +98,8 @@ impl Store {
             0 => tx.rollback().await,
             _ => {
                 let before = before.as_ref().and_then(document);
-                self.write_down(Change { action, target: Some(name), before, after: None }, &mut tx).await?;
+                let after = document(&Documents::default().effective::<T>(scope, name));
+                self.write_down(Change { action, target: Some(name), before, after }, &mut tx).await?;
                 drop(self.inner_ref().publish(tx).await?);
             }
         }
@@ -113,8 +114,9 @@ async fn stored(tx: &mut Tx, scope: Scope, name: &str) -> Result<Option<Document
     row.map(|row| Documents::parse(row.try_get("seed")?, row.try_get("patch")?)).transpose()
 }
 
-/// Adds a change to those that are stored, and returns what was in effect before, if anything was, and what is now.
-/// Nothing is stored where it is refused.
+/// Adds a change to those that are stored, and returns what was in effect before and what is now. What nobody configured
+/// has the defaults: they were in effect, and only what differs from them was changed. Nothing is stored where it is
+/// refused.
 async fn write<T: Patched>(
     tx: &mut Tx,
     scope: Scope,
@@ -122,7 +124,6 @@ async fn write<T: Patched>(
     change: &Value,
 ) -> Result<(Option<Value>, T), PolicyError> {
     let known = stored(tx, scope, name).await?;
-    let there = scope == Scope::Limits || known.as_ref().is_some_and(|known| !known.are_nothing());
     let before = match known {
         Some(known) => known,
         None => {
@@ -135,9 +136,9 @@ async fn write<T: Patched>(
             Documents::default()
         }
     };
-    let in_effect = there.then(|| before.effective::<T>(scope, name));
+    let in_effect = before.effective::<T>(scope, name);
     let (changes, object) = amend::<T>(&before.seed, &before.patch, change).map_err(PolicyError::Bad)?;
     let query = sqlx::query(CHANGE).bind(scope.code()).bind(name.to_owned()).bind(changes.to_string());
     tx.call(|conn| query.execute(conn)).await?;
-    Ok((in_effect.as_ref().and_then(document), object))
+    Ok((document(&in_effect), object))
 }

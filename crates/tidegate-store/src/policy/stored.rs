@@ -75,11 +75,6 @@ impl Documents {
         Self { seed: seed.unwrap_or_else(nothing), patch: patch.unwrap_or_else(nothing) }
     }
 
-    /// Whether neither says anything.
-    pub(super) fn are_nothing(&self) -> bool {
-        [&self.seed, &self.patch].into_iter().all(|document| *document == nothing())
-    }
-
     /// The same from the text of a row.
     pub(super) fn parse(seed: Option<&str>, patch: Option<&str>) -> Result<Self, StoreError> {
         let parse = |text: Option<&str>| text.map(serde_json::from_str::<Value>).transpose().map_err(not_ours);

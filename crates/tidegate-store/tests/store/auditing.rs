@@ -69,9 +69,20 @@ async fn every_change_is_written_down_with_what_was_and_what_is() {
         (json_of(&entry.before)[name].clone(), json_of(&entry.after)[name].clone())
     };
     assert_eq!(of(0, "max_queued"), (json!(100_000), json!(7)));
-    assert_eq!((of(1, "max_queued"), &changes[1].before), ((Value::Null, json!(5)), &None));
+    // Who was not configured had the defaults, and has them again: only what was said differs from them.
+    let differing = |at: usize| {
+        let (before, after) = (json_of(&changes[at].before), json_of(&changes[at].after));
+        let differs = |(key, value): (&String, &Value)| (after[key] != *value).then(|| key.clone());
+        before.as_object().unwrap().iter().filter_map(differs).collect::<Vec<_>>()
+    };
+    for (at, key) in
+        [(0, "max_queued"), (1, "max_queued"), (3, "max_queued"), (4, "max_in_flight"), (5, "max_in_flight")]
+    {
+        assert_eq!(differing(at), [key], "{:?}", changes[at]);
+    }
+    assert_eq!(of(1, "max_queued"), (Value::Null, json!(5)));
     assert_eq!(of(2, "max_queued"), (json!(5), json!(6)));
-    assert_eq!((of(3, "max_queued"), &changes[3].after), ((json!(6), Value::Null), &None));
+    assert_eq!(of(3, "max_queued"), (json!(6), Value::Null));
     assert_eq!(of(5, "max_in_flight"), (json!(2), Value::Null));
     assert_eq!((of(6, "kind"), of(7, "kind")), ((Value::Null, json!("echo")), (json!("echo"), Value::Null)));
     assert_eq!(of(8, "draining"), (json!(false), json!(true)));
@@ -101,7 +112,9 @@ async fn what_is_old_or_too_much_goes_and_a_long_document_is_left_out() {
     let schema = json!({"result_schema": {"description": "x".repeat(20_000)}});
     cell.store.patch_peer(&hotels, &schema).await.unwrap();
     let kept = cell.changes().await.remove(0);
-    assert!(json_of(&kept.after)["omitted_bytes"].as_i64().is_some_and(|bytes| bytes > 20_000), "{kept:?}");
+    let (before, after) = (json_of(&kept.before), json_of(&kept.after));
+    assert!(after["result_schema"]["omitted_bytes"].as_i64().is_some_and(|bytes| bytes > 20_000), "{kept:?}");
+    assert_eq!((&after["max_result_bytes"], &before["result_schema"]), (&before["max_result_bytes"], &Value::Null));
     cell.store.patch_limits(&json!({"max_queued": 1})).await.unwrap();
     let mut connection = cell.db.connect().await;
     let old = format!(

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate_core::{Reason, Status};
-use tidegate_store::{SchemaState, inspect, migrate};
+use tidegate_core::limits::Limits;
+use tidegate_core::submission::Cost;
+use tidegate_core::{Class, PeerName, Reason, Status, TenantId};
+use tidegate_store::{Admission, SchemaState, Store, StoreOptions, TaskFilter, TaskRecord, Work, inspect, migrate};
 use tidegate_testkit::{TestDb, poll_until};
 
 use crate::{Cell, tenant};
@@ -19,6 +21,30 @@ async fn a_database_tells_how_it_is_before_and_after_it_was_migrated() {
     migrate(db.url()).await.unwrap();
     let seen = inspect(db.url()).await.unwrap();
     assert_eq!((seen.schema, seen.may_create), (SchemaState::Current, true));
+}
+
+#[tokio::test]
+async fn a_cell_tells_who_works_there_and_what_waits_for_nobody() {
+    let db = TestDb::new().await;
+    assert_eq!(inspect(db.url()).await.unwrap().work, None, "there are no tables yet");
+    let cell = Cell::new().await;
+    let work = async || inspect(cell.db.url()).await.unwrap().work.unwrap();
+    assert_eq!(work().await, Work::default());
+    for kind in ["echo", "mail", "mail", "ocr"] {
+        let mut submission = cell.submission();
+        submission.kind = crate::kind(kind);
+        cell.add(submission).await;
+    }
+    let kinds = |kinds: &[&str]| kinds.iter().map(|kind| (*kind).to_owned()).collect::<Vec<_>>();
+    let none =
+        Work { queued: 4, unserved: 4, unserved_kinds: 3, kinds: kinds(&["mail", "echo", "ocr"]), ..Work::default() };
+    assert_eq!(work().await, none);
+    let session = cell.session(4).await;
+    let one =
+        Work { sessions: 1, slots: 4, unserved: 3, unserved_kinds: 2, kinds: kinds(&["mail", "ocr"]), ..none.clone() };
+    assert_eq!(work().await, one);
+    cell.store.drain_worker(session.id().0).await.unwrap().unwrap();
+    assert_eq!(work().await, none, "who drains takes nothing");
 }
 
 #[tokio::test]
@@ -46,6 +72,67 @@ async fn a_snapshot_that_is_held_is_seen() {
         inspect(db.url()).await.unwrap().oldest_snapshot_ms.filter(|age| *age > 0)
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_refusal_can_be_read_at_once_by_its_tenant_and_reads_the_same_once_it_is_written() {
+    let cell = Cell::with(Limits { max_queued: 0, ..Limits::default() }).await;
+    let mut submission = cell.submission();
+    submission.labels = Some("{\"a\":\"b\"}".into());
+    submission.workflow_id = Some("wf".into());
+    submission.priority = crate::priority(95);
+    submission.cost = Cost { tokens: 7, usd_micros: 9 };
+    let id = submission.id;
+    // The row is locked out of the table, so that it is certain where the answer comes from.
+    let mut locking = cell.db.connect().await;
+    sqlx::raw_sql("BEGIN; LOCK TABLE tidegate.refusal IN SHARE MODE").execute(&mut locking).await.unwrap();
+    assert!(matches!(cell.admit(submission).await, Admission::Decided { decision, .. } if decision.status.is_final()));
+    let at_once = cell.store.task(&tenant(), id).await.unwrap().expect("the refusal");
+    assert_eq!((at_once.status, at_once.reason), (Status::Rejected, Some(Reason::QueueFull)));
+    assert!(cell.store.explain(&tenant(), id).await.unwrap().is_some());
+    assert_eq!(cell.store.attempts(&tenant(), id).await.unwrap(), Some(vec![]));
+    let other = TenantId::parse("other").unwrap();
+    assert_eq!(cell.store.task(&other, id).await.unwrap(), None);
+    // A listing shows it too, by every part of its filter, until it is written and after.
+    let any = || TaskFilter { limit: 9, ..TaskFilter::default() };
+    let label = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
+    let filters = [
+        (any(), true),
+        (TaskFilter { status: Some(Status::Rejected), labels: label("a", "b"), ..any() }, true),
+        (TaskFilter { class: Some(Class::Critical), workflow_id: Some("wf".into()), ..any() }, true),
+        (TaskFilter { kind: Some(crate::kind("echo")), ..any() }, true),
+        (TaskFilter { status: Some(Status::Shed), ..any() }, false),
+        (TaskFilter { labels: label("a", "c"), ..any() }, false),
+        (TaskFilter { class: Some(Class::Standard), ..any() }, false),
+        (TaskFilter { kind: Some(crate::kind("other")), ..any() }, false),
+        (TaskFilter { peer: PeerName::parse("hotels").ok(), ..any() }, false),
+        (TaskFilter { workflow_id: Some("other".into()), ..any() }, false),
+        (TaskFilter { before: Some(id), ..any() }, false),
+    ];
+    let listed = async |tenant: &TenantId, filter: &TaskFilter| {
+        cell.store.tasks(tenant, filter).await.unwrap().tasks.iter().map(|task| task.id).collect::<Vec<_>>()
+    };
+    let shows = async || {
+        for (filter, shown) in &filters {
+            assert_eq!(listed(&tenant(), filter).await, if *shown { vec![id] } else { vec![] }, "{filter:?}");
+        }
+        assert_eq!(listed(&other, &any()).await, []);
+    };
+    shows().await;
+    sqlx::raw_sql("COMMIT").execute(&mut locking).await.unwrap();
+    // Another process has no memory of it.
+    let elsewhere = Store::open(StoreOptions::new(cell.db.url())).unwrap();
+    let written = poll_until(Duration::from_secs(10), "the record of the refusal", async || {
+        elsewhere.task(&tenant(), id).await.unwrap()
+    })
+    .await;
+    let as_written = |mut task: TaskRecord, now_ms| {
+        task.now_ms = now_ms;
+        task.labels = task.labels.map(|labels| labels.replace(' ', ""));
+        task
+    };
+    assert_eq!(as_written(at_once, 0), as_written(written, 0));
+    shows().await;
 }
 
 #[tokio::test]

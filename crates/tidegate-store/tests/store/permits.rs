@@ -7,7 +7,9 @@ use serde_json::json;
 use sqlx::Executor;
 use tidegate_core::settlement::Ending;
 use tidegate_core::{PeerName, Reason, Status, TenantId};
-use tidegate_store::{Claimed, Held, PermitAnswer, PermitCall, Session, Settled, Store, StoreError, StoreOptions};
+use tidegate_store::{
+    Admission, Claimed, Held, PermitAnswer, PermitCall, Session, Settled, Store, StoreError, StoreOptions,
+};
 use tidegate_testkit::poll_until;
 use tokio::sync::Barrier;
 use uuid::Uuid;
@@ -242,6 +244,38 @@ async fn a_call_draws_one_request_of_the_minute() {
     submission.peer = Some(peer("hotels"));
     cell.add(submission).await;
     assert_eq!(session.turn(&[], 1).await.unwrap().claimed, []);
+    cell.assert_sound().await;
+}
+
+#[tokio::test]
+async fn the_door_reserves_no_slot_for_a_peer_that_is_at_its_rate() {
+    let cell = Cell::new().await;
+    limit(&cell, "hotels", json!({"requests_per_minute": 60, "tokens_per_minute": 6_000})).await;
+    let session = cell.session(4).await;
+    let to_hotels = |tokens| {
+        let mut submission = cell.submission();
+        submission.peer = Some(peer("hotels"));
+        submission.cost.tokens = tokens;
+        submission
+    };
+    let decided = async |submission| match cell.admit(submission).await {
+        Admission::Decided { id, decision } => (id, decision.status),
+        other => panic!("{other:?}"),
+    };
+    let refill = async || {
+        let sql = "UPDATE tidegate.usage SET rate_full_ns = 0, tokens_full_ns = 0 WHERE scope = 3";
+        cell.db.connect().await.execute(sql).await.unwrap();
+    };
+    let (first, status) = decided(to_hotels(10)).await;
+    assert_eq!(status, Status::Admitted);
+    let (second, status) = decided(to_hotels(10)).await;
+    assert_eq!(status, Status::Queued, "the request of this second is the first one's, who has not started");
+    assert_eq!(cell.claim(&session).await.id, first);
+    assert_eq!(decided(cell.submission()).await.1, Status::Admitted, "what waits for the rate is before nobody else");
+    assert_eq!(session.turn(&[], 4).await.unwrap().claimed.len(), 1);
+    refill().await;
+    assert_eq!(decided(to_hotels(10)).await.1, Status::Queued, "behind what waits and may start now");
+    assert_eq!(cell.claim(&session).await.id, second);
     cell.assert_sound().await;
 }
 

@@ -38,6 +38,7 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
     for (name, sql, parameters) in [
         ("facts", include_str!("../../src/facts.sql").to_owned(), 9),
         ("backlog", include_str!("../../src/backlog.sql").to_owned(), 3),
+        ("reserved", include_str!("../../src/reserved.sql").to_owned(), 2),
         ("claim room", include_str!("../../src/claim_room.sql").to_owned(), 4),
         ("admit", format!("{LEDGER}{}", include_str!("../../src/admit.sql")), 62),
         ("admit plain", format!("{LEDGER}{}", include_str!("../../src/admit_plain.sql")), 47),

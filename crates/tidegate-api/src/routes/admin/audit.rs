@@ -35,7 +35,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, R
     let (before, limit) = decode::number_page(&uri)?;
     let page = read(&app, app.backend.audit(before, limit)).await?;
     let entries = page.entries.iter().map(entry).collect();
-    Ok(answer::json(StatusCode::OK, &AuditPage { entries, next_cursor: page.next.map(|next| next.to_string()) }))
+    Ok(answer::json(StatusCode::OK, &AuditPage { entries, next_cursor: page.next.map(decode::cursor) }))
 }
 
 fn entry(entry: &Stored) -> AuditEntry<'_> {

@@ -59,7 +59,8 @@ fn refusal(error: PolicyError) -> Rejection {
     }
 }
 
-/// The tenant or peer that the path names. What is no name is answered as one that is unknown.
+/// The tenant or peer that the path names. What cannot be a name is a bad value, not one that is unknown: a change would
+/// have made what is unknown.
 pub(crate) struct PathName<T>(pub(crate) T);
 
 /// What a path may name.
@@ -91,12 +92,20 @@ fn no_such<T: Name>() -> Rejection {
     Rejection::fault(Fault::NotFound, T::UNKNOWN)
 }
 
+/// The parameter of the path that holds a name.
+const NAME: &str = "name";
+
+fn no_name(bad: &BadName) -> Rejection {
+    Rejection::fault(Fault::InvalidValue, format!("the {NAME} in the path {bad}")).at_parameter(NAME.to_owned())
+}
+
 impl<S: Send + Sync, T: Name> FromRequestParts<S> for PathName<T> {
     type Rejection = Rejection;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
-        let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| no_such::<T>())?;
-        let name = params.iter().find(|(name, _)| *name == "name").and_then(|(_, text)| T::parse_name(text).ok());
-        name.map(Self).ok_or_else(no_such::<T>)
+        // Parameters that cannot be read are bytes that are no text: no name either.
+        let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| no_name(&BadName))?;
+        let text = params.iter().find(|(name, _)| *name == NAME).map_or("", |(_, text)| text);
+        T::parse_name(text).map(Self).map_err(|bad| no_name(&bad))
     }
 }

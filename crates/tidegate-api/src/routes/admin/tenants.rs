@@ -36,7 +36,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, R
     let (after, limit) = decode::name_page(&uri)?;
     let page = read(&app, app.backend.tenants(after.as_deref(), limit)).await?;
     let tenants = page.items.into_iter().map(document).collect();
-    Ok(answer::json(StatusCode::OK, &TenantPage { tenants, next_cursor: page.next }))
+    Ok(answer::json(StatusCode::OK, &TenantPage { tenants, next_cursor: page.next.map(decode::cursor) }))
 }
 
 /// Reads a tenant's limits that are in effect, and what it holds.
@@ -49,6 +49,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, R
     responses(
         (status = 200, description = "The tenant", body = TenantDocument<'_>),
         (status = 404, description = "Nobody configured it and it holds nothing", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 422, description = "What cannot be a name", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),
     security((), ("key" = ["admin"])),
@@ -74,7 +75,7 @@ pub(crate) async fn get(
     request_body(content((TenantChange = "application/merge-patch+json"), (TenantChange = "application/json")), description = "The keys to change; `null` is no limit"),
     responses(
         (status = 200, description = "The tenant as it is now, in every replica within a second", body = TenantDocument<'_>),
-        (status = 422, description = "A key that is not known, or a value that it cannot have", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 422, description = "A key that is not known, a value that it cannot have, or what cannot be a name", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),
     security((), ("key" = ["admin"])),
@@ -103,6 +104,7 @@ pub(crate) async fn patch(
     responses(
         (status = 204, description = "It has no limits of its own any more"),
         (status = 404, description = "Nobody configured it", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 422, description = "What cannot be a name", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),
     security((), ("key" = ["admin"])),

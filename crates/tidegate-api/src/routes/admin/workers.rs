@@ -36,7 +36,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, R
     let (after, limit) = decode::id_page(&uri)?;
     let page = read(&app, app.backend.workers(after, limit)).await?;
     let workers = page.workers.into_iter().map(document).collect();
-    Ok(answer::json(StatusCode::OK, &WorkerPage { workers, next_cursor: page.next.map(|next| next.to_string()) }))
+    Ok(answer::json(StatusCode::OK, &WorkerPage { workers, next_cursor: page.next.map(decode::id_cursor) }))
 }
 
 /// Tells a worker to take nothing more, to finish what it runs within its grace and to leave.
