@@ -18,6 +18,7 @@ mod claim_room;
 mod connection;
 mod directory;
 mod door;
+mod early;
 mod error;
 mod explain;
 mod facts;
