@@ -114,7 +114,7 @@ async fn try_offer(
     decode::earn_class(app, &policy, tenant, None, &mut draft);
     let submission = draft.submission(app.backend.next_id(), tenant, headers, None);
     if decode::payload_too_large(app, &draft) {
-        return Err(refuse_payload(app, &submission, arrived).at_pointer(base + "/payload"));
+        return Err(refuse_payload(app, &submission, arrived, &base));
     }
     match admit(app, submission, arrived).await? {
         Admission::Decided { id, decision } if decision.status.is_final() => Err(Rejection::decided(&decision, id)),

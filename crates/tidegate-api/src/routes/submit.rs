@@ -107,7 +107,7 @@ async fn offer(
     let id = app.backend.next_id();
     let submission = draft.submission(id, tenant, &headers, body_sha256);
     if decode::payload_too_large(app, &draft) {
-        return Err(refuse_payload(app, &submission, arrived));
+        return Err(refuse_payload(app, &submission, arrived, ""));
     }
     match admit(app, submission, arrived).await? {
         Admission::Decided { id, decision } if decision.status.is_final() => Err(Rejection::decided(&decision, id)),
@@ -152,14 +152,15 @@ pub(crate) async fn admit(app: &Shared, submission: Submission, arrived: Instant
     })
 }
 
-/// Refuses a payload that is larger than allowed: a decision like any other, so its id can be read.
-pub(crate) fn refuse_payload(app: &Shared, submission: &Submission, arrived: Instant) -> Rejection {
+/// Refuses the payload of the submission at `base` that is larger than allowed: a decision like any other, so its id can
+/// be read.
+pub(crate) fn refuse_payload(app: &Shared, submission: &Submission, arrived: Instant, base: &str) -> Rejection {
     let id = submission.id;
     let most = app.settings.max_payload_bytes;
-    let detail = format!("/payload has {} bytes, at most {most} are allowed", submission.payload.len());
+    let pointer = format!("{base}/payload");
+    let detail = format!("{pointer} has {} bytes, at most {most} are allowed", submission.payload.len());
     let recorded = app.backend.refuse(submission, Reason::PayloadTooLarge, arrived);
-    let rejection = Rejection::door(Status::Rejected, Reason::PayloadTooLarge, id).saying(detail);
-    let rejection = rejection.at_pointer("/payload".to_owned());
+    let rejection = Rejection::door(Status::Rejected, Reason::PayloadTooLarge, id).saying(detail).at_pointer(pointer);
     if recorded { rejection } else { rejection.about_no_task() }
 }
 
