@@ -60,6 +60,15 @@ impl Store {
             }
             return Ok(Some(task));
         }
+        self.refused(tenant, id).await
+    }
+
+    /// The record of a tenant's refused submission, written or not.
+    pub(crate) async fn refused(&self, tenant: &TenantId, id: TaskId) -> Result<Option<TaskRecord>, StoreError> {
+        // The memory first: what leaves it has been written.
+        if let Some(refused) = self.inner_ref().unwritten.find(tenant, id) {
+            return Ok(Some(refused));
+        }
         let rows = self.ask(|| sqlx::query(REFUSED).bind(id.0).bind(tenant.as_str().to_owned())).await?;
         rows.first().map(refused_of).transpose()
     }
