@@ -126,15 +126,15 @@ impl Unwritten {
         (refusal.submission.tenant == *tenant).then(|| refusal.record())
     }
 
-    /// Those of a tenant that a listing shows, newest first. What was written meanwhile may be among them.
-    pub(crate) fn list(&self, tenant: &TenantId, filter: &TaskFilter, ids: Range<Uuid>) -> Vec<TaskRecord> {
+    /// Those of a tenant that a listing shows, newest first, `most` of them. What was written meanwhile may be among them.
+    pub(crate) fn list(&self, tenant: &TenantId, filter: &TaskFilter, ids: Range<Uuid>, most: u16) -> Vec<TaskRecord> {
         let shown = |refusal: &&Arc<Refusal>| {
             let submission = &refusal.submission;
             submission.tenant == *tenant && ids.contains(&submission.id.0) && refusal.passes(filter)
         };
         let mut found: Vec<_> = self.all().values().filter(shown).cloned().collect();
         found.sort_unstable_by_key(|refusal| Reverse(refusal.submission.id));
-        found.iter().take(filter.limit.into()).map(|refusal| refusal.record()).collect()
+        found.iter().take(most.into()).map(|refusal| refusal.record()).collect()
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<TaskId, Arc<Refusal>>> {
