@@ -15,7 +15,7 @@ use http::{Method, StatusCode};
 use serde::Deserialize;
 use tidegate_core::{Reason, json};
 use tidegate_outbound::{Answer, Outbound, Refused, Request, SendError};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use url::Url;
 
 use crate::context::Context;
@@ -31,6 +31,10 @@ const EXCERPT_TIME: Duration = Duration::from_secs(1);
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 /// "Site is overloaded": not registered, but used by providers of models.
 const OVERLOADED: u16 = 529;
+
+/// How long an attempt whose call was given up still counts as running. The connection is closed by a task of its own, and
+/// the tool notices it a moment later: whoever has the permit of the peer next must not come before.
+const LINGER: Duration = Duration::from_millis(20);
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TASK_ID: HeaderName = HeaderName::from_static("x-task-id");
@@ -130,6 +134,7 @@ impl Executor for HttpTool {
                 biased;
                 // Dropping the exchange closes the connection: the tool can tell that nobody waits any more.
                 () = ctx.cancelled() => {
+                    sleep(LINGER).await;
                     ctx.checkpoint()?;
                     Err(HandlerError::transient("stopped", "told to stop"))
                 }
@@ -166,7 +171,7 @@ impl HttpTool {
     async fn exchange(&self, ctx: &Context, request: Request) -> Result<String, HandlerError> {
         let answer = match self.outbound.send(request).await {
             Ok(answer) => answer,
-            Err(error) => return Err(broken(ctx, error)),
+            Err(error) => return Err(given_up(ctx, error).await),
         };
         let status = answer.status();
         if !status.is_success() {
@@ -182,7 +187,7 @@ impl HttpTool {
         let body = match answer.read(ctx.max_result_bytes()).await {
             Ok(body) => body,
             Err(error @ SendError::TooLarge { .. }) => return Err(rejected(&error.to_string())),
-            Err(error) => return Err(broken(ctx, error)),
+            Err(error) => return Err(given_up(ctx, error).await),
         };
         let excerpt = || rejected(&format!("the body is not JSON: {}", excerpt(&body)));
         // What is no UTF-8 becomes U+FFFD. That is repaired inside strings, and no JSON anywhere else.
@@ -192,6 +197,14 @@ impl HttpTool {
             Err(error) => Err(rejected(&error.to_string())),
         }
     }
+}
+
+/// A call that may go on at the other side, once that had a moment to notice.
+async fn given_up(ctx: &Context, error: SendError) -> HandlerError {
+    if matches!(error, SendError::TimedOut) {
+        sleep(LINGER).await;
+    }
+    broken(ctx, error)
 }
 
 /// No answer, or not the whole of it.

@@ -10,7 +10,7 @@ const FULL: &str = r#"{
     "kind": "summarise", "payload": {"b": 1.50, "a": [1e300, "é", "\u00e9"], "b": null}, "priority": 50,
     "timeout_ms": 30000, "min_useful_ms": 200, "delay_ms": 0, "cost": {"tokens": 1200, "usd_micros": 900},
     "peer": "gpt", "max_attempts": 3, "attempt_timeout_ms": 10000, "cancellation_token": "trip-42",
-    "workflow_id": "wf-7", "parent_id": "018f0000-0000-7000-8000-000000000007", "on_full": "wait",
+    "workflow_id": "wf-7", "parent_id": "018f0000-0000-7000-8000-000000000007", "on_full": "reject",
     "max_wait_ms": 500, "labels": {"safety": "true", "b": ""}, "webhook": null
 }"#;
 
