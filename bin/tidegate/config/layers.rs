@@ -7,6 +7,7 @@ use std::io::Read;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
+use tidegate_core::strict;
 use toml::{Table, Value};
 
 use super::error::{ConfigError, Problem};
@@ -85,7 +86,7 @@ impl Layers {
 
     /// The typed whole.
     pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        serde_path_to_error::deserialize(Value::Table(self.merged.clone())).map_err(|error| {
+        strict::deserialize(Value::Table(self.merged.clone())).map_err(|error| {
             let path = error.path().to_string();
             let key = if path == "." { String::new() } else { path };
             ConfigError::from(Problem::new(&key, self.origin(&key), &plain(error.inner().message().trim())))
@@ -132,8 +133,8 @@ fn forget_inside(origins: &mut BTreeMap<String, String>, path: &str) {
 
 /// A message of the parser in words that need no knowledge of the program.
 fn plain(message: &str) -> String {
-    match message.split_once("expected struct ") {
-        Some((before, _)) => format!("{before}expected a section with keys of its own"),
+    match message.strip_suffix(strict::OBJECT) {
+        Some(before) => format!("{before}a section with keys of its own"),
         None => message.to_owned(),
     }
 }

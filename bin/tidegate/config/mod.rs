@@ -171,6 +171,27 @@ mod tests {
     }
 
     #[test]
+    fn a_list_is_no_section() {
+        for (text, key) in [
+            ("[limits]\nclasses = []", "limits.classes"),
+            ("[limits.classes]\ncritical = []", "limits.classes.critical"),
+            ("limits = [7]", "limits"),
+            ("[tenants]\na = []", "tenants.a"),
+            ("[tenants.a]\nclasses = { background = [1, 2] }", "tenants.a.classes.background"),
+            ("[peers.a]\nretry_budget = [0.5, 3]", "peers.a.retry_budget"),
+            ("[peers.a]\nbreaker = []", "peers.a.breaker"),
+            ("[peers.a]\naimd = [4, 1, 8]", "peers.a.aimd"),
+            ("class_rules = [[]]", "class_rules[0]"),
+            ("class_rules = [{ when = [], add = 1 }]", "class_rules[0].when"),
+            ("quarantine = [3]", "quarantine"),
+        ] {
+            let error = load(text, &[]).unwrap_err();
+            assert!(error.contains(&format!("{key} (FILE): ")), "{text}: {error}");
+            assert!(error.ends_with("expected a section with keys of its own"), "{text}: {error}");
+        }
+    }
+
+    #[test]
     fn everything_that_is_wrong_is_said_at_once() {
         let error =
             load("[worker]\nslots = 0\nlease_ms = 1", &[("TIDEGATE__RETENTION__PARTITION_MS", "1")]).unwrap_err();

@@ -8,6 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+use crate::strict;
+
 /// Members that are values of their own though they are objects: they are replaced, never merged.
 const WHOLE: [&str; 1] = ["result_schema"];
 
@@ -126,7 +128,7 @@ fn layered<T: Patched>(documents: &[&Value]) -> Value {
 }
 
 fn parse<T: DeserializeOwned>(document: &Value) -> Result<T, BadValue> {
-    serde_path_to_error::deserialize(document).map_err(|error| {
+    strict::deserialize(document).map_err(|error| {
         let problem = error.inner().to_string();
         let problem = match problem.starts_with("unknown field") {
             true => UNKNOWN.to_owned(),
@@ -259,6 +261,38 @@ mod tests {
         assert_eq!(refused::<PeerLimits>(json!({"breaker": null})).0, "/breaker");
         assert_eq!(refused::<PeerLimits>(json!({"breaker": {"failures": 0}})).0, "/breaker/failures");
         assert_eq!(refused::<PeerLimits>(json!({"aimd": {"initial": 1}})).0, "/aimd");
+    }
+
+    #[test]
+    fn an_array_is_no_object_wherever_one_belongs() {
+        fn refused_at<T: Patched + std::fmt::Debug>(patches: &[(Value, &str)]) {
+            for (patch, pointer) in patches {
+                let refused = refused::<T>(patch.clone());
+                assert_eq!(refused, ((*pointer).to_owned(), "must be an object, not sequence".to_owned()), "{patch}");
+            }
+        }
+        refused_at::<Limits>(&[
+            (json!([]), ""),
+            (json!([1, null]), ""),
+            (json!({"classes": []}), "/classes"),
+            (json!({"classes": [{}, {}, {}]}), "/classes"),
+            (json!({"classes": {"critical": []}}), "/classes/critical"),
+            (json!({"classes": {"background": [0]}}), "/classes/background"),
+        ]);
+        refused_at::<TenantLimits>(&[
+            (json!([]), ""),
+            (json!({"classes": []}), "/classes"),
+            (json!({"classes": {"background": [1, 2]}}), "/classes/background"),
+        ]);
+        refused_at::<PeerLimits>(&[
+            (json!([]), ""),
+            (json!({"retry_budget": []}), "/retry_budget"),
+            (json!({"retry_budget": [0.5, 3]}), "/retry_budget"),
+            (json!({"breaker": []}), "/breaker"),
+            (json!({"aimd": []}), "/aimd"),
+            (json!({"aimd": [4, 1, 8]}), "/aimd"),
+        ]);
+        assert!(compose::<PeerLimits>(&[&json!({"result_schema": []})]).is_err());
     }
 
     #[test]
