@@ -32,11 +32,11 @@ pub(crate) enum LimitsCommand {
     Get,
     /// Change limits, as in max_queued=5000 classes.standard.max_running=8 max_tokens=none.
     Set {
-        /// Keys and their new values; none is no limit.
+        /// Keys and their new values; none is no limit, or the default where there has to be one.
         #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_setting)]
         settings: Vec<Setting>,
     },
-    /// Change limits by a JSON merge patch in which null is no limit.
+    /// Change limits by a JSON merge patch in which null is no limit, or the default where there has to be one.
     Patch {
         /// The patch.
         #[arg(value_name = "JSON", value_parser = parse_patch)]
@@ -72,11 +72,11 @@ pub(crate) enum NamedCommand {
     Set {
         /// Its name.
         name: String,
-        /// Keys and their new values; none is no limit.
+        /// Keys and their new values; none is no limit, or the default where there has to be one.
         #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_setting)]
         settings: Vec<Setting>,
     },
-    /// Change the limits of one by a JSON merge patch in which null is no limit.
+    /// Change the limits of one by a JSON merge patch in which null is no limit, or the default where there has to be one.
     Patch {
         /// Its name.
         name: String,

@@ -20,6 +20,11 @@ pub fn deserialize<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     serde_path_to_error::deserialize(Strict(deserializer))
 }
 
+/// The member that is missing, where that is what a message of serde says.
+pub fn missing(message: &str) -> Option<&str> {
+    message.strip_prefix("missing field `")?.split('`').next()
+}
+
 /// Hands everything on to what it wraps, and wraps whatever lies inside.
 struct Strict<T>(T);
 

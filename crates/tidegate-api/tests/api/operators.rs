@@ -54,6 +54,7 @@ async fn a_change_that_cannot_be_is_refused_with_its_pointer() {
         ),
         ("/v1/admin/limits", json!({"max_queued": 1.5}), "invalid_value", "/max_queued"),
         ("/v1/admin/limits", json!([]), "invalid_value", ""),
+        ("/v1/admin/peers/hotels", json!({"aimd": {"initial": 5}}), "invalid_value", "/aimd/min"),
         ("/v1/admin/limits", json!([0]), "invalid_value", ""),
         ("/v1/admin/limits", json!({"classes": []}), "invalid_value", "/classes"),
         ("/v1/admin/limits", json!({"classes": {"critical": []}}), "invalid_value", "/classes/critical"),
