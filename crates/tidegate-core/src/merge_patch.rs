@@ -175,32 +175,9 @@ fn parse<T: DeserializeOwned>(document: &Value) -> Result<T, BadValue> {
         match strict::missing(&problem) {
             Some(name) => BadValue::new(format!("{pointer}/{name}"), "is missing"),
             None if problem.starts_with("unknown field") => BadValue::new(pointer, UNKNOWN),
-            None => BadValue::new(pointer, plainly(&problem)),
+            None => BadValue::new(pointer, strict::in_words(&problem)),
         }
     })
-}
-
-/// Says what serde says in the words that the rest of our errors use.
-fn plainly(problem: &str) -> String {
-    let found = |found: &str| match found {
-        "null" => "null".to_owned(),
-        found => found.replace("integer `", "").replace("floating point `", "").replace('`', ""),
-    };
-    let split = problem.strip_prefix("invalid type: ").or_else(|| problem.strip_prefix("invalid value: "));
-    let Some((got, expected)) = split.and_then(|rest| rest.split_once(", expected ")) else {
-        return problem.to_owned();
-    };
-    let expected = match expected {
-        "u8" => "a whole number from 0 to 255",
-        "u32" => "a whole number from 0 to 4294967295",
-        "u64" => "a whole number that is not negative",
-        "f64" => "a number",
-        struct_like if struct_like.starts_with("struct ") => "an object",
-        "a map" => "an object",
-        "a sequence" => "a list",
-        other => other,
-    };
-    format!("must be {expected}, not {}", found(got))
 }
 
 fn pointer(path: &serde_path_to_error::Path) -> String {
@@ -293,7 +270,7 @@ mod tests {
         );
         assert_eq!(
             refused::<Limits>(json!({"max_queued": "7"})),
-            ("/max_queued".into(), "must be a whole number from 0 to 4294967295, not string \"7\"".into())
+            ("/max_queued".into(), "must be a whole number from 0 to 4294967295, not the string \"7\"".into())
         );
         assert_eq!(refused::<Limits>(json!({"max_queud": 1})), ("/max_queud".into(), UNKNOWN.into()));
         assert_eq!(refused::<TenantLimits>(json!({"trusted_labels": ["a", 1]})).0, "/trusted_labels/1");
@@ -307,7 +284,7 @@ mod tests {
         fn refused_at<T: Patched + std::fmt::Debug>(patches: &[(Value, &str)]) {
             for (patch, pointer) in patches {
                 let refused = refused::<T>(patch.clone());
-                assert_eq!(refused, ((*pointer).to_owned(), "must be an object, not sequence".to_owned()), "{patch}");
+                assert_eq!(refused, ((*pointer).to_owned(), "must be an object, not an array".to_owned()), "{patch}");
             }
         }
         refused_at::<Limits>(&[

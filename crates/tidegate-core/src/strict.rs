@@ -12,6 +12,8 @@ use serde::de::{
 
 /// What an object is called in errors.
 pub const OBJECT: &str = "an object";
+/// What an array is called in errors.
+pub const ARRAY: &str = "an array";
 
 /// Reads a value as another deserializer does, but refuses a sequence wherever a struct belongs, however deep.
 pub fn deserialize<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
@@ -23,6 +25,41 @@ pub fn deserialize<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
 /// The member that is missing, where that is what a message of serde says.
 pub fn missing(message: &str) -> Option<&str> {
     message.strip_prefix("missing field `")?.split('`').next()
+}
+
+/// Says what serde says in the words of JSON, which need no knowledge of the program's types.
+pub fn in_words(message: &str) -> String {
+    let split = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "));
+    let Some((got, expected)) = split.and_then(|rest| rest.rsplit_once(", expected ")) else {
+        return message.to_owned();
+    };
+    let expected = match expected {
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number that is not negative",
+        "i8" => "a whole number from -128 to 127",
+        "i64" => "a whole number",
+        "f64" => "a number",
+        "a boolean" => "true or false",
+        "a map" => OBJECT,
+        "a sequence" => ARRAY,
+        other => other,
+    };
+    format!("must be {expected}, not {}", found(got))
+}
+
+/// What was there instead.
+fn found(got: &str) -> String {
+    let number = got.strip_prefix("integer `").or_else(|| got.strip_prefix("floating point `"));
+    match (got, number.or_else(|| got.strip_prefix("boolean `"))) {
+        (_, Some(value)) => value.trim_end_matches('`').to_owned(),
+        ("map", _) => OBJECT.to_owned(),
+        ("sequence", _) => ARRAY.to_owned(),
+        ("unit value", _) => "null".to_owned(),
+        (text, _) if text.starts_with("string ") => format!("the {text}"),
+        (other, _) => other.to_owned(),
+    }
 }
 
 /// Hands everything on to what it wraps, and wraps whatever lies inside.
@@ -287,6 +324,49 @@ mod tests {
         ] {
             assert_eq!(read(value), Err(format!("{place}: invalid type: sequence, expected an object")));
         }
+    }
+
+    #[test]
+    fn errors_are_said_in_the_words_of_json() {
+        #[derive(Debug, serde::Deserialize)]
+        #[expect(dead_code, reason = "only read")]
+        struct Every {
+            u8: u8,
+            u32: u32,
+            u64: u64,
+            i8: i8,
+            f64: f64,
+            bool: bool,
+            text: String,
+            list: Vec<u8>,
+            object: Inner,
+            map: std::collections::BTreeMap<String, u8>,
+        }
+        let values =
+            [json!(null), json!(true), json!(-129), json!(1.5), json!("a `b`, expected u8"), json!([]), json!({})];
+        let members = ["u8", "u32", "u64", "i8", "f64", "bool", "text", "list", "object", "map"];
+        let good = json!({"u8": 1, "u32": 1, "u64": 1, "i8": 1, "f64": 1.0, "bool": true, "text": "", "list": [],
+            "object": {}, "map": {}});
+        let mut refused = 0;
+        for (member, value) in members.into_iter().flat_map(|member| values.iter().map(move |value| (member, value))) {
+            let mut every = good.clone();
+            every[member] = value.clone();
+            let Err(error) = deserialize::<_, Every>(&every) else { continue };
+            refused += 1;
+            let said = in_words(&error.inner().to_string());
+            let (expected, got) = said.strip_prefix("must be ").unwrap().split_once(", not ").unwrap();
+            let words = ["a whole number", "a number", "true or false", "a string", OBJECT, ARRAY];
+            assert!(words.iter().any(|words| expected.starts_with(words)), "{member} {value}: {said}");
+            let shown = match value {
+                Value::Array(_) => ARRAY.to_owned(),
+                Value::Object(_) => OBJECT.to_owned(),
+                Value::String(_) => format!("the string {value}"),
+                value => value.to_string(),
+            };
+            assert_eq!(got, shown, "{member} {value}: {said}");
+        }
+        assert!(refused > 50, "{refused}");
+        assert_eq!(in_words("anything else"), "anything else");
     }
 
     #[test]
