@@ -39,7 +39,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, R
     Ok(answer::json(StatusCode::OK, &WorkerPage { workers, next_cursor: page.next.map(decode::id_cursor) }))
 }
 
-/// Tells a worker to take nothing more, to finish what it runs within its grace and to leave.
+/// Tells a worker to take nothing more, to finish what it runs within its grace and to leave. A body has no members.
 #[utoipa::path(
     post,
     path = "/v1/admin/workers/{id}/drain",
@@ -48,7 +48,11 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, R
     params(("id" = String, Path, description = "The session")),
     responses(
         (status = 200, description = "It is draining; saying so again changes nothing", body = WorkerDocument<'_>),
+        (status = 400, description = "Not JSON, or not UTF-8", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 404, description = "There is no such session, or it has left", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 413, description = "Too large", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 415, description = "Not application/json", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 422, description = "A member or parameter that is not known", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),
     security((), ("key" = ["admin"])),
