@@ -272,6 +272,22 @@ async fn workers_are_listed_and_drained() {
         let drained = api.post(&format!("/v1/admin/workers/{second}/drain"), "").await.expect(200).json();
         assert_eq!((&drained["id"], &drained["draining"]), (&json!(second), &json!(true)));
     }
+    let drain = format!("/v1/admin/workers/{}/drain", Uuid::from_u128(1));
+    for (body, status, reason, pointer) in [
+        ("{\"force\":true}", 422, "unknown_field", Some("/force")),
+        ("{\"a/b\":{}}", 422, "unknown_field", Some("/a~1b")),
+        ("[]", 422, "invalid_value", Some("")),
+        ("null", 422, "invalid_value", Some("")),
+        ("{", 400, "invalid_json", None),
+    ] {
+        let problem = api.post(&drain, body).await.refused(status, reason);
+        assert_eq!(problem.get("pointer").and_then(Value::as_str), pointer, "{body}");
+    }
+    let typed = api.ask("POST", &drain).header("content-type", "text/plain").body("{}").send().await;
+    typed.refused(415, "unsupported_media_type");
+    api.post(&drain, "x".repeat(17_000)).await.refused(413, "body_too_large");
+    assert_eq!(api.get("/v1/admin/workers").await.json()["workers"][0]["draining"], false, "nothing was done");
+    api.post(&drain, " {} ").await.expect(200);
     for unknown in ["00000000-0000-0000-0000-000000000009", "x"] {
         api.post(&format!("/v1/admin/workers/{unknown}/drain"), "").await.refused(404, "not_found");
     }

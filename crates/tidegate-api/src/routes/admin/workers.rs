@@ -1,6 +1,6 @@
 //! Workers: the registry of live sessions, and draining one.
 
-use axum::extract::{FromRequestParts, RawPathParams, State};
+use axum::extract::{FromRequestParts, RawPathParams, Request, State};
 use axum::response::Response;
 use http::request::Parts;
 use http::{StatusCode, Uri};
@@ -8,7 +8,7 @@ use tidegate_store::WorkerRecord;
 use tidegate_wire::{Fault, Problem, Timestamp, WorkerDocument, WorkerPage};
 use uuid::Uuid;
 
-use super::{read, write};
+use super::{nothing, read, write};
 use crate::rejection::Rejection;
 use crate::routes::extract::By;
 use crate::settings::App;
@@ -62,9 +62,9 @@ pub(crate) async fn drain(
     State(app): State<App>,
     By(by): By,
     WorkerId(id): WorkerId,
-    uri: Uri,
+    request: Request,
 ) -> Result<Response, Rejection> {
-    decode::no_parameters(&uri)?;
+    nothing(&app, request).await?;
     let worker = write(&app, app.backend.drain_worker(by, id)).await?.ok_or_else(no_such_worker)?;
     Ok(answer::json(StatusCode::OK, &document(worker)))
 }
