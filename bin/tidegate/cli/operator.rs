@@ -68,8 +68,8 @@ pub(crate) enum NamedCommand {
         /// Its name.
         name: String,
     },
-    /// Change the limits of one, configured before or not, as in max_queued=5000 max_running=none
-    /// trusted_labels=team,safety.
+    /// Change the limits of one, configured before or not, as in max_waiting=100 max_in_flight=none for a peer, or
+    /// max_queued=5000 trusted_labels=team,safety for a tenant.
     Set {
         /// Its name.
         name: String,

@@ -1,5 +1,7 @@
 //! What `null` means in a change, for every member of the documents that operators change.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
