@@ -124,18 +124,16 @@ pub(crate) fn is_loopback_name(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse::<Ipv4Addr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// Whether an Origin names the same host and port as the (loopback) authority.
+/// Whether an Origin names the same scheme, host and port as this server, by its (loopback) authority. It speaks plain
+/// HTTP only, and with no key there is no proxy that would speak TLS for it.
 fn is_same_origin(origin: &str, authority: &str) -> bool {
-    let (rest, default_port) = match origin.split_once("://") {
-        Some(("http", rest)) => (rest, 80),
-        Some(("https", rest)) => (rest, 443),
-        _ => return false,
-    };
+    const DEFAULT_PORT: u16 = 80;
+    let Some(rest) = origin.strip_prefix("http://") else { return false };
     let (origin_host, origin_port) = host_and_port(rest);
     let (host, port) = host_and_port(authority);
     is_loopback_name(origin_host)
         && origin_host.eq_ignore_ascii_case(host)
-        && origin_port.unwrap_or(default_port) == port.unwrap_or(default_port)
+        && origin_port.unwrap_or(DEFAULT_PORT) == port.unwrap_or(DEFAULT_PORT)
 }
 
 #[cfg(test)]
@@ -182,17 +180,20 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_ours_only_on_the_same_host_and_port() {
+    fn an_origin_is_ours_only_with_the_same_scheme_host_and_port() {
         for (origin, authority) in [
             ("http://localhost:8080", "localhost:8080"),
             ("http://LOCALHOST", "localhost:80"),
-            ("https://[::1]", "[::1]:443"),
+            ("http://[::1]", "[::1]"),
             ("http://127.0.0.1:8080", "127.0.0.1:8080"),
         ] {
             assert!(is_same_origin(origin, authority), "{origin} {authority}");
         }
         for (origin, authority) in [
             ("null", "localhost:8080"),
+            ("https://localhost:8080", "localhost:8080"),
+            ("https://[::1]", "[::1]:443"),
+            ("https://localhost", "localhost"),
             ("", "localhost"),
             ("http://localhost:3000", "localhost:8080"),
             ("http://evil.com", "evil.com"),

@@ -36,6 +36,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Canceller {
     sender: mpsc::Sender<Item>,
     groups: Groups,
+    store: Store,
 }
 
 struct Item {
@@ -56,11 +57,11 @@ impl Canceller {
         let connections = Connections::new(store.options(), 2)?;
         let groups = Groups::new(store.inner(), connections.clone());
         let desk = Desk { store: store.inner(), connections };
-        Ok(Self { sender: gather(LIMITS, desk, CancellationToken::new()), groups })
+        Ok(Self { sender: gather(LIMITS, desk, CancellationToken::new()), groups, store: store.clone() })
     }
 
     /// Cancels one task of a tenant, and the tasks that it started. `detail` is kept with the task. The cancel is made
-    /// even if the caller goes away.
+    /// even if the caller goes away. What was refused at the door has ended.
     pub async fn cancel(
         &self,
         tenant: &TenantId,
@@ -73,10 +74,23 @@ impl Canceller {
         let unavailable = || StoreError::Unavailable(None);
         tokio::time::timeout(ANSWER_TIMEOUT, async {
             self.sender.send(item).await.map_err(|_| unavailable())?;
-            answer.await.map_err(|_| unavailable())?
+            match answer.await.map_err(|_| unavailable())? {
+                // Only what is no task is looked for among the refusals, and outside the cell's row.
+                Ok(CancelOutcome::Unknown) => self.refused(tenant, id).await,
+                outcome => outcome,
+            }
         })
         .await
         .map_err(|_| unavailable())?
+    }
+
+    /// What cancelling says of an id that is no task's: a refused submission's, or nobody's.
+    async fn refused(&self, tenant: &TenantId, id: TaskId) -> Result<CancelOutcome, StoreError> {
+        Ok(match self.store.refused(tenant, id).await?.map(|refused| refused.status) {
+            Some(Status::Cancelled) => CancelOutcome::AlreadyCancelled,
+            Some(_) => CancelOutcome::Ended,
+            None => CancelOutcome::Unknown,
+        })
     }
 
     /// Cancels all tasks of a tenant with a token or of a workflow, and the tasks that they started; with a token, what

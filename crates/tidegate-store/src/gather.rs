@@ -8,6 +8,7 @@ use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::background::panic_message;
 
@@ -48,6 +49,18 @@ pub(crate) fn gather<T: Weighted>(
 ) -> mpsc::Sender<T> {
     let (sender, receiver) = mpsc::channel::<T>(limits.waiting);
     tokio::spawn(run(limits, flush, closed, receiver));
+    sender
+}
+
+/// The same as one of `tasks`: whoever waits for those waits until all that was sent before `closed` is handled.
+pub(crate) fn gather_among<T: Weighted>(
+    limits: GatherLimits,
+    flush: impl Flush<T>,
+    closed: CancellationToken,
+    tasks: &TaskTracker,
+) -> mpsc::Sender<T> {
+    let (sender, receiver) = mpsc::channel::<T>(limits.waiting);
+    tasks.spawn(run(limits, flush, closed, receiver));
     sender
 }
 

@@ -34,9 +34,9 @@ const PAGE: &str = concat!(
         AND ($7::text IS NULL OR m.peer = $7) AND ($9::jsonb IS NULL OR m.labels::jsonb @> $9::jsonb) ORDER BY m.id DESC LIMIT $11) q) p \
         WHERE p.n = 1 OR p.bytes <= $12 ORDER BY p.n"
 );
-/// Where the look through a page's tasks ended, if there are more.
+/// Where the look through a page's tasks ended, and the next task, if there is one.
 const PAGE_END: &str = "SELECT t.id FROM tidegate.task t WHERE t.tenant = $1 AND t.id < $2 AND t.id >= $3 \
-    AND ($4::text IS NULL OR t.workflow_id = $4) ORDER BY t.id DESC OFFSET $5 LIMIT 1";
+    AND ($4::text IS NULL OR t.workflow_id = $4) ORDER BY t.id DESC OFFSET $5 LIMIT 2";
 const REFUSED: &str = "SELECT r.*, r.labels::text AS label_text, tidegate.now_ms() AS now_ms FROM tidegate.refusal r WHERE r.id = $1 AND r.tenant = $2";
 const REFUSED_PAGE: &str = "SELECT r.*, r.labels::text AS label_text, tidegate.now_ms() AS now_ms FROM tidegate.refusal r \
     WHERE r.tenant = $1 AND r.id < $2 AND r.id >= $3 AND ($4::text IS NULL OR r.status = $4) AND ($5::text IS NULL OR r.kind = $5) \
@@ -60,6 +60,15 @@ impl Store {
             }
             return Ok(Some(task));
         }
+        self.refused(tenant, id).await
+    }
+
+    /// The record of a tenant's refused submission, written or not.
+    pub(crate) async fn refused(&self, tenant: &TenantId, id: TaskId) -> Result<Option<TaskRecord>, StoreError> {
+        // The memory first: what leaves it has been written.
+        if let Some(refused) = self.inner_ref().unwritten.find(tenant, id) {
+            return Ok(Some(refused));
+        }
         let rows = self.ask(|| sqlx::query(REFUSED).bind(id.0).bind(tenant.as_str().to_owned())).await?;
         rows.first().map(refused_of).transpose()
     }
@@ -80,7 +89,8 @@ impl Store {
             (None, None) => Uuid::max(),
         };
         let from = filter.from_ms.map_or(Uuid::nil(), TaskId::floor);
-        let limit = i64::from(filter.limit);
+        // One more than is asked for tells whether another page follows.
+        let wanted = filter.limit.saturating_add(1);
         let labels = (!filter.labels.is_empty()).then(|| {
             let labels: serde_json::Map<_, _> =
                 filter.labels.iter().map(|(key, value)| (key.clone(), value.clone().into())).collect();
@@ -98,14 +108,14 @@ impl Store {
                 .bind(filter.workflow_id.clone())
         };
         let cast = |sql: &'static str| bound(sql).bind(labels.clone());
-        let rows = self.ask(|| cast(PAGE).bind(MAX_EXAMINED).bind(limit).bind(MAX_PAGE_BYTES)).await?;
+        let rows = self.ask(|| cast(PAGE).bind(MAX_EXAMINED).bind(i64::from(wanted)).bind(MAX_PAGE_BYTES)).await?;
         let mut tasks = rows.iter().map(task_of).collect::<Result<Vec<_>, _>>()?;
         let mut next = None;
         let matched: i64 = rows.first().map(|row| row.try_get("matched")).transpose()?.unwrap_or(0);
         if matched > rows.len() as i64 {
             // The page is full by its size.
             next = tasks.last().map(|task| task.id);
-        } else if (tasks.len() as i64) < limit {
+        } else if tasks.len() < wanted.into() {
             let end = || {
                 sqlx::query(PAGE_END)
                     .bind(tenant.as_str().to_owned())
@@ -114,8 +124,8 @@ impl Store {
                     .bind(filter.workflow_id.clone())
                     .bind(MAX_EXAMINED - 1)
             };
-            if let Some(row) = self.ask(end).await?.first() {
-                next = Some(TaskId(row.try_get(0)?));
+            if let [last, _more] = &*self.ask(end).await? {
+                next = Some(TaskId(last.try_get(0)?));
             }
         }
         let refusable = filter.status.is_none_or(|status| {
@@ -123,8 +133,8 @@ impl Store {
         });
         if refusable {
             // What is not written yet is asked first, since it may be written meanwhile: then it is there twice.
-            let mut refused = self.inner_ref().unwritten.list(tenant, filter, from..before);
-            for row in &self.ask(|| cast(REFUSED_PAGE).bind(limit)).await? {
+            let mut refused = self.inner_ref().unwritten.list(tenant, filter, from..before, wanted);
+            for row in &self.ask(|| cast(REFUSED_PAGE).bind(i64::from(wanted))).await? {
                 refused.push(refused_of(row)?);
             }
             // What lies beyond the part of the tasks that was looked through belongs to the next page.
@@ -132,7 +142,7 @@ impl Store {
             tasks.sort_by_key(|task| std::cmp::Reverse(task.id));
             tasks.dedup_by_key(|task| task.id);
         }
-        if tasks.len() as i64 >= limit {
+        if tasks.len() > filter.limit.into() {
             tasks.truncate(filter.limit.into());
             next = tasks.last().map(|task| task.id);
         }

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::connection::call;
 use crate::error::StoreError;
-use crate::gather::{Flush, GatherLimits, Weighted, gather};
+use crate::gather::{Flush, GatherLimits, Weighted, gather_among};
 use crate::store::StoreInner;
 use crate::types::{TaskFilter, TaskRecord};
 
@@ -126,15 +126,15 @@ impl Unwritten {
         (refusal.submission.tenant == *tenant).then(|| refusal.record())
     }
 
-    /// Those of a tenant that a listing shows, newest first. What was written meanwhile may be among them.
-    pub(crate) fn list(&self, tenant: &TenantId, filter: &TaskFilter, ids: Range<Uuid>) -> Vec<TaskRecord> {
+    /// Those of a tenant that a listing shows, newest first, `most` of them. What was written meanwhile may be among them.
+    pub(crate) fn list(&self, tenant: &TenantId, filter: &TaskFilter, ids: Range<Uuid>, most: u16) -> Vec<TaskRecord> {
         let shown = |refusal: &&Arc<Refusal>| {
             let submission = &refusal.submission;
             submission.tenant == *tenant && ids.contains(&submission.id.0) && refusal.passes(filter)
         };
         let mut found: Vec<_> = self.all().values().filter(shown).cloned().collect();
         found.sort_unstable_by_key(|refusal| Reverse(refusal.submission.id));
-        found.iter().take(filter.limit.into()).map(|refusal| refusal.record()).collect()
+        found.iter().take(most.into()).map(|refusal| refusal.record()).collect()
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<TaskId, Arc<Refusal>>> {
@@ -174,7 +174,9 @@ impl Refusals {
     pub(crate) fn start(store: Arc<StoreInner>) -> Self {
         let limits = GatherLimits { items: MAX_BATCH, weight: MAX_BATCH, waiting: MAX_WAITING };
         let closed = store.closed.clone();
-        Self { sender: gather(limits, Recorder { store: store.clone() }, closed), store }
+        let recorder = Recorder { store: store.clone() };
+        // What was refused last, such as by a server that drains, is written before the store takes its leave.
+        Self { sender: gather_among(limits, recorder, closed, &store.tasks), store }
     }
 
     /// Remembers one, without its payload. False where it was dropped instead.
@@ -206,7 +208,7 @@ impl Flush<Arc<Refusal>> for Recorder {
         }
         drop(forget);
         // Refusals may come by the thousand: let them gather.
-        sleep(GATHER).await;
+        self.store.closed.run_until_cancelled(sleep(GATHER)).await;
     }
 }
 

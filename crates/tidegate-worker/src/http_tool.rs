@@ -185,8 +185,8 @@ impl HttpTool {
             Err(error) => return Err(broken(ctx, error)),
         };
         let excerpt = || rejected(&format!("the body is not JSON: {}", excerpt(&body)));
-        let text = std::str::from_utf8(&body).map_err(|_| excerpt())?;
-        match json::repair(text) {
+        // What is no UTF-8 becomes U+FFFD. That is repaired inside strings, and no JSON anywhere else.
+        match json::repair(&String::from_utf8_lossy(&body)) {
             Ok(result) => Ok(result),
             Err(error) if error.fault == json::Fault::Syntax => Err(excerpt()),
             Err(error) => Err(rejected(&error.to_string())),

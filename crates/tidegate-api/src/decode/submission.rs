@@ -254,11 +254,12 @@ fn on_full(raw: &Raw<'_>, base: &str) -> Result<OnFull, Rejection> {
         "defer" => Ok(OnFull::Defer),
         _ => Err(Bad::value("must be reject, wait or defer")),
     })
-    .map_err(at("on_full"))?;
-    if max_wait_ms.is_some() && wanted.is_none() {
-        return Err(at("max_wait_ms")(Bad::value("means nothing without on_full")));
+    .map_err(at("on_full"))?
+    .unwrap_or_default();
+    if max_wait_ms.is_some() && wanted == OnFull::Reject {
+        return Err(at("max_wait_ms")(Bad::value("means nothing with on_full: reject, which is the default")));
     }
-    Ok(wanted.unwrap_or_default())
+    Ok(wanted)
 }
 
 /// Whether the payload is larger than allowed.

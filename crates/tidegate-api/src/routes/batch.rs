@@ -14,7 +14,7 @@ use tidegate_wire::{Batch, BatchAnswer, BatchItem, Fault, MAX_BATCH, MAX_PAYLOAD
 use crate::decode::{self, Members, SubmitHeaders};
 use crate::rejection::Rejection;
 use crate::routes::extract::Tenant;
-use crate::routes::submit::{admit, before_reading, refuse_payload};
+use crate::routes::submit::{admit, before_reading, before_the_door};
 use crate::settings::{App, Shared};
 use crate::{answer, body};
 
@@ -46,7 +46,7 @@ pub(crate) async fn submit_batch(State(app): State<App>, request: Request) -> Re
     let arrived = Instant::now();
     let (parts, body) = request.into_parts();
     let Tenant(tenant) = Tenant::of(&parts)?;
-    let checked = before_reading(&app, &parts)
+    let checked = before_reading(&parts)
         .and_then(|()| decode::no_idempotency_key(&parts.headers))
         .and_then(|()| SubmitHeaders::read(&parts.headers));
     let headers = match checked {
@@ -113,9 +113,7 @@ async fn try_offer(
     let mut draft = decode::draft(app, &policy.limits, headers, raw.get(), &base)?;
     decode::earn_class(app, &policy, tenant, None, &mut draft);
     let submission = draft.submission(app.backend.next_id(), tenant, headers, None);
-    if decode::payload_too_large(app, &draft) {
-        return Err(refuse_payload(app, &submission, arrived).at_pointer(base + "/payload"));
-    }
+    before_the_door(app, &draft, &submission, arrived, &base)?;
     match admit(app, submission, arrived).await? {
         Admission::Decided { id, decision } if decision.status.is_final() => Err(Rejection::decided(&decision, id)),
         Admission::Decided { id, decision } => Ok(BatchItem::Accepted(answer::accepted(id, &decision))),

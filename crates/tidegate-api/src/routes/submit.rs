@@ -12,7 +12,7 @@ use tidegate_core::{Reason, Status, TaskId, TenantId, json};
 use tidegate_store::{Admission, AdmitError};
 use tidegate_wire::{Fault, MAX_PAYLOAD_DEPTH, Problem, SubmitRequest, Task, header};
 
-use crate::decode::{self, SubmitHeaders};
+use crate::decode::{self, Draft, SubmitHeaders};
 use crate::rejection::Rejection;
 use crate::routes::extract::{Tenant, no_such_task};
 use crate::routes::poll;
@@ -87,7 +87,7 @@ async fn offer(
     body: Body,
     arrived: Instant,
 ) -> Result<Offered, Rejection> {
-    let headers = match before_reading(app, parts).and_then(|()| SubmitHeaders::read(&parts.headers)) {
+    let headers = match before_reading(parts).and_then(|()| SubmitHeaders::read(&parts.headers)) {
         Ok(headers) => headers,
         Err(rejection) => {
             body::discard(&parts.headers, body);
@@ -104,9 +104,7 @@ async fn offer(
     let body_sha256 = key.map(|_| json::canonical_sha256(text));
     let id = app.backend.next_id();
     let submission = draft.submission(id, tenant, &headers, body_sha256);
-    if decode::payload_too_large(app, &draft) {
-        return Err(refuse_payload(app, &submission, arrived));
-    }
+    before_the_door(app, &draft, &submission, arrived, "")?;
     match admit(app, submission, arrived).await? {
         Admission::Decided { id, decision } if decision.status.is_final() => Err(Rejection::decided(&decision, id)),
         Admission::Decided { id, decision } => {
@@ -122,10 +120,7 @@ async fn offer(
 }
 
 /// What can be refused before the body is read.
-pub(crate) fn before_reading(app: &Shared, parts: &Parts) -> Result<(), Rejection> {
-    if app.draining.is_cancelled() {
-        return Err(Rejection::unavailable(Reason::Draining));
-    }
+pub(crate) fn before_reading(parts: &Parts) -> Result<(), Rejection> {
     decode::no_parameters(&parts.uri)?;
     body::check_json(&parts.headers)
 }
@@ -150,14 +145,31 @@ pub(crate) async fn admit(app: &Shared, submission: Submission, arrived: Instant
     })
 }
 
-/// Refuses a payload that is larger than allowed: a decision like any other, so its id can be read.
-pub(crate) fn refuse_payload(app: &Shared, submission: &Submission, arrived: Instant) -> Rejection {
-    let id = submission.id;
-    let most = app.settings.max_payload_bytes;
-    let detail = format!("/payload has {} bytes, at most {most} are allowed", submission.payload.len());
-    let recorded = app.backend.refuse(submission, Reason::PayloadTooLarge, arrived);
-    let rejection = Rejection::door(Status::Rejected, Reason::PayloadTooLarge, id).saying(detail);
-    let rejection = rejection.at_pointer("/payload".to_owned());
+/// Refuses what need not come to the door: the submission at `base` if its payload is larger than allowed, and every one
+/// while this server shuts down.
+pub(crate) fn before_the_door(
+    app: &Shared,
+    draft: &Draft<'_>,
+    submission: &Submission,
+    arrived: Instant,
+    base: &str,
+) -> Result<(), Rejection> {
+    if decode::payload_too_large(app, draft) {
+        let most = app.settings.max_payload_bytes;
+        let pointer = format!("{base}/payload");
+        let detail = format!("{pointer} has {} bytes, at most {most} are allowed", submission.payload.len());
+        return Err(refuse(app, submission, Reason::PayloadTooLarge, arrived).saying(detail).at_pointer(pointer));
+    }
+    if app.draining.is_cancelled() {
+        return Err(refuse(app, submission, Reason::Draining, arrived));
+    }
+    Ok(())
+}
+
+/// Refuses a submission: a decision like any other, so its id can be read.
+fn refuse(app: &Shared, submission: &Submission, reason: Reason, arrived: Instant) -> Rejection {
+    let recorded = app.backend.refuse(submission, reason, arrived);
+    let rejection = Rejection::door(Status::Rejected, reason, submission.id);
     if recorded { rejection } else { rejection.about_no_task() }
 }
 

@@ -79,6 +79,7 @@ async fn a_foreign_page_is_refused() {
         "http://localhost:3000",
         "http://localhost",
         "http://127.0.0.1:8081",
+        "https://127.0.0.1:8080",
         "http://localhost:8080",
         "null",
         "",

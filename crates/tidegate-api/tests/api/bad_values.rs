@@ -104,6 +104,8 @@ fn bodies() -> Vec<(String, u16, &'static str, &'static str)> {
         (with("\"on_full\":\"explode\""), 422, "invalid_value", "/on_full"),
         (with("\"on_full\":true"), 422, "invalid_value", "/on_full"),
         (with("\"max_wait_ms\":500"), 422, "invalid_value", "/max_wait_ms"),
+        (with("\"on_full\":\"reject\",\"max_wait_ms\":500"), 422, "invalid_value", "/max_wait_ms"),
+        (with("\"on_full\":null,\"max_wait_ms\":0"), 422, "invalid_value", "/max_wait_ms"),
         (with("\"on_full\":\"reject\",\"max_wait_ms\":-1"), 422, "invalid_value", "/max_wait_ms"),
         (with("\"on_full\":\"wait\",\"max_wait_ms\":60001"), 422, "invalid_value", "/max_wait_ms"),
         (with("\"webhook\":{\"url\":\"https://example.com\"}"), 422, "not_served_yet", "/webhook"),

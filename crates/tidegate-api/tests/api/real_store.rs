@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidegate_api::{AppState, Settings, StoreBackend};
-use tidegate_core::Kind;
 use tidegate_core::backoff::BackoffPolicy;
 use tidegate_core::limits::Limits;
 use tidegate_core::settlement::Ending;
+use tidegate_core::{Kind, TenantId};
 use tidegate_store::{Admitter, AdmitterOptions, Canceller, Report, Session, SessionSpec, Store, StoreOptions};
 use tidegate_testkit::{Fault, FaultProxy, TestDb, poll_until};
 
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Cell {
     api: Api,
     store: Store,
-    _db: TestDb,
+    db: TestDb,
 }
 
 impl Cell {
@@ -37,7 +37,7 @@ impl Cell {
         let canceller = Canceller::start(&store).unwrap();
         let backend = Arc::new(StoreBackend { store: store.clone(), admitter, canceller });
         let state = AppState::new(backend, Settings::default(), None);
-        Self { api: Api::new().over(state), store, _db: db }
+        Self { api: Api::new().over(state), store, db }
     }
 
     async fn session(&self) -> Session {
@@ -156,9 +156,38 @@ async fn every_refusal_can_be_read() {
         assert_eq!(item["outcome"], outcome, "{at}: {item}");
         let read = cell.readable(item["task_id"].as_str().unwrap()).await;
         assert_eq!((&read["status"], &read["reason"]), (&outcome.into(), &reason));
+        if outcome != "QUEUED" {
+            let cancel = format!("/v1/tasks/{}/cancel", item["task_id"].as_str().unwrap());
+            let problem = cell.api.post(&cancel, "").await.refused(409, "already_ended");
+            assert_eq!((&problem["outcome"], &problem["task_id"]), (&outcome.into(), &item["task_id"]));
+            cell.api.ask("POST", &cancel).header("x-tenant", "other").json("").send().await.refused(404, "not_found");
+        }
     }
     let listed = cell.api.get("/v1/tasks").await.expect(200).json();
     assert_eq!(listed["tasks"].as_array().unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn what_a_cancelled_token_refused_is_cancelled_already() {
+    let cell = Cell::new(Limits::default()).await;
+    cell.api.post("/v1/cancellations", r#"{"token":"t"}"#).await.expect(200);
+    let refused = cell.api.submit(r#"{"kind":"echo","cancellation_token":"t"}"#).await;
+    refused.refused(409, "token_cancelled");
+    let cancelled = cell.api.post(&format!("/v1/tasks/{}/cancel", refused.id()), "").await.expect(200).json();
+    assert_eq!((&cancelled["status"], &cancelled["reason"]), (&"CANCELLED".into(), &"token_cancelled".into()));
+}
+
+#[tokio::test]
+async fn what_a_draining_server_refused_outlives_it() {
+    let cell = Cell::new(Limits::default()).await;
+    cell.api.state.start_draining();
+    let refused = cell.api.submit("{\"kind\":\"echo\"}").await;
+    assert_eq!(refused.refused(503, "draining")["outcome"], "REJECTED");
+    let read = cell.api.get(&format!("/v1/tasks/{}", refused.id())).await.expect(200).json();
+    assert_eq!((&read["status"], &read["reason"]), (&"REJECTED".into(), &"draining".into()));
+    cell.store.close().await;
+    let elsewhere = Store::open(StoreOptions::new(cell.db.url())).unwrap();
+    assert!(elsewhere.task(&TenantId::default_tenant(), refused.id()).await.unwrap().is_some());
 }
 
 #[tokio::test]

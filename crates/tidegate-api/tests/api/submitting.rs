@@ -10,7 +10,7 @@ const FULL: &str = r#"{
     "kind": "summarise", "payload": {"b": 1.50, "a": [1e300, "é", "\u00e9"], "b": null}, "priority": 50,
     "timeout_ms": 30000, "min_useful_ms": 200, "delay_ms": 0, "cost": {"tokens": 1200, "usd_micros": 900},
     "peer": "gpt", "max_attempts": 3, "attempt_timeout_ms": 10000, "cancellation_token": "trip-42",
-    "workflow_id": "wf-7", "parent_id": "018f0000-0000-7000-8000-000000000007", "on_full": "reject",
+    "workflow_id": "wf-7", "parent_id": "018f0000-0000-7000-8000-000000000007", "on_full": "wait",
     "max_wait_ms": 500, "labels": {"safety": "true", "b": ""}, "webhook": null
 }"#;
 
@@ -259,8 +259,31 @@ async fn a_draining_server_takes_nothing_new_but_still_reads_and_cancels() {
     let api = Api::new();
     let id = api.submit("{\"kind\":\"echo\"}").await.id();
     api.state.start_draining();
-    api.submit("{\"kind\":\"echo\"}").await.refused(503, "draining");
-    api.post("/v1/tasks/batch", "{\"tasks\":[]}").await.refused(503, "draining");
+    let seen = api.fake.submissions().len();
+    let refused = api.submit("{\"kind\":\"echo\",\"priority\":70}").await;
+    assert_eq!(refused.refused(503, "draining")["outcome"], "REJECTED");
+    assert!(refused.header("retry-after").is_some());
+    let read = api.get(&format!("/v1/tasks/{}", refused.id())).await.expect(200).json();
+    assert_eq!((&read["status"], &read["reason"]), (&"REJECTED".into(), &"draining".into()));
+    assert_eq!((&read["priority"], &read["payload"]), (&70.into(), &serde_json::Value::Null));
+    // Each item of a batch alone.
+    let batch = r#"{"tasks":[{"kind":"echo"},{"kind":"a b"},{"kind":"echo"}]}"#;
+    let results = api.post("/v1/tasks/batch", batch).await.expect(200).json();
+    for (at, (reason, readable)) in
+        [("draining", true), ("invalid_value", false), ("draining", true)].iter().enumerate()
+    {
+        let item = &results["results"][at];
+        assert_eq!((&item["reason"], item["task_id"].is_string()), (&(*reason).into(), *readable), "{item}");
+        if let Some(id) = item["task_id"].as_str() {
+            let read = api.get(&format!("/v1/tasks/{id}")).await.expect(200).json();
+            assert_eq!((&read["status"], &item["outcome"]), (&"REJECTED".into(), &"REJECTED".into()));
+            assert!(item["retry_after_ms"].is_u64());
+        }
+    }
+    assert_eq!(api.fake.submissions().len(), seen, "nothing came to the door");
+    // What is wrong stays wrong.
+    api.submit("{").await.refused(400, "invalid_json");
+    api.submit("{\"kind\":\"echo\",\"nope\":1}").await.refused(422, "unknown_field");
     api.get("/readyz").await.refused(503, "draining");
     api.get("/livez").await.expect(200);
     api.get(&format!("/v1/tasks/{id}")).await.expect(200);

@@ -144,7 +144,8 @@ pub(super) fn peer_has_room(policy: &Policy, facts: &Facts, ask: &Ask<'_>, entra
     if entrance == Entrance::Slot || within(usage.queued, 1, Some(u64::from(most))) {
         return Ok(());
     }
-    Err(Refusal::rejected(Reason::BulkheadFull, Some(UNKNOWN_RETRY_MS)))
+    // Also where nothing may wait: what finds a slot free needs no place here.
+    Err(Refusal { passes: true, ..Refusal::rejected(Reason::BulkheadFull, Some(UNKNOWN_RETRY_MS)) })
 }
 
 /// Whether the queue takes the task, and in whose place.
@@ -164,23 +165,6 @@ fn displace(policy: &Policy, facts: &Facts, ask: &Ask<'_>) -> Result<Vec<Candida
         let Some(candidate) = next else { return Err(reason) };
         cell.queue(candidate.load, -1);
         displaced.push(candidate.clone());
-    }
-}
-
-/// Whether the refusal could ever be otherwise: a task that alone is larger than the bound never fits.
-pub(super) fn can_ever(policy: &Policy, ask: &Ask<'_>, reason: Reason) -> bool {
-    let (limits, class) = (&policy.limits, policy.limits.classes.get(ask.class));
-    match reason {
-        Reason::TokenBudget => {
-            within(0, ask.load.tokens, limits.max_tokens) && within(0, ask.load.tokens, class.max_tokens)
-        }
-        Reason::CostBudget => within(0, ask.load.usd_micros, limits.max_usd_micros),
-        Reason::ByteBudget => {
-            within(0, ask.load.bytes, Some(limits.max_bytes)) && within(0, ask.load.bytes, class.max_bytes)
-        }
-        Reason::QueueFull => limits.max_queued > 0 && limits.max_in_flight != Some(0),
-        Reason::ClassQueueLimit => class.max_queued != Some(0),
-        _ => true,
     }
 }
 

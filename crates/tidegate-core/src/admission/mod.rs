@@ -4,6 +4,7 @@
 //! before pauses, those before the tenant's allowance, the peer's waiting room and the capacity of the cell.
 
 mod capacity;
+mod chance;
 mod facts;
 mod pressure;
 mod slot;
@@ -30,13 +31,14 @@ pub use pressure::{cell_pressure, class_pressure, class_wait_ms, expected_wait_m
 pub use tenant::{Quota, tokens_bucket};
 
 use capacity::named;
+use chance::Chance;
 use slot::free_slot;
 
 /// What a child's deadline is before its parent's: the parent needs time to use the answer.
 pub const PARENT_RESERVE_MS: i64 = 300;
 /// When to come again where nobody knows how fast the queue drains.
 const UNKNOWN_RETRY_MS: u64 = 5_000;
-/// When to come again where work is paused without an end.
+/// When to come again where work is paused without an end, or a limit is 0.
 const PAUSED_RETRY_MS: u64 = 30_000;
 /// The earliest and the latest that a refused caller is asked to come again, where it is an estimate.
 const RETRY_RANGE_MS: (u64, u64) = (1_000, 60_000);
@@ -91,12 +93,14 @@ struct Refusal {
     status: Status,
     reason: Reason,
     retry_after_ms: Option<u64>,
+    /// Whether room may come by itself, so that waiting for it can help.
+    passes: bool,
     quota: Option<Quota>,
 }
 
 impl Refusal {
     fn new(status: Status, reason: Reason) -> Self {
-        Self { status, reason, retry_after_ms: None, quota: None }
+        Self { status, reason, retry_after_ms: None, passes: false, quota: None }
     }
 
     fn rejected(reason: Reason, retry_after_ms: Option<u64>) -> Self {
@@ -210,8 +214,9 @@ fn judge(
             Ok(Place::Queue(displaced))
         }
         Err(reason) => {
-            let retry = capacity::can_ever(policy, ask, reason).then(|| retry_after(policy, facts, ask.class, 0.0));
-            let refusal = Refusal::rejected(reason, retry);
+            let chance = Chance::behind(policy, ask, reason);
+            let retry = chance.retry_ms(Some(retry_after(policy, facts, ask.class, 0.0)));
+            let refusal = Refusal { passes: chance == Chance::Room, ..Refusal::rejected(reason, retry) };
             full(policy, facts, submission, ask, times, refusal, Reason::Overload, verdict)
         }
     }
@@ -275,8 +280,7 @@ fn paused(policy: &Policy, ask: &Ask<'_>, now: EpochMs) -> Result<(), Refusal> {
 /// A task whose time has not come holds bytes and a place among the deferred.
 fn later(policy: &Policy, facts: &Facts, ask: &Ask<'_>) -> Result<Place, Refusal> {
     if let Err(reason) = capacity::fits(policy, facts, ask, Entrance::Later) {
-        let retry = capacity::can_ever(policy, ask, reason).then_some(UNKNOWN_RETRY_MS);
-        return Err(Refusal::rejected(reason, retry));
+        return Err(Refusal::rejected(reason, Chance::behind(policy, ask, reason).retry_ms(None)));
     }
     Ok(Place::Deferred(Reason::Scheduled))
 }
@@ -324,20 +328,18 @@ fn full(
     verdict: &mut Verdict,
 ) -> Result<Place, Refusal> {
     match submission.on_full {
-        OnFull::Wait { max_wait_ms } if refusal.retry_after_ms.is_some() => {
+        OnFull::Wait { max_wait_ms } if refusal.passes => {
             let quarter = u64::try_from((times.deadline - times.arrived) / 4).unwrap_or(0);
             verdict.wait_until = Some(times.arrived.saturating_add_unsigned(max_wait_ms.min(quarter)));
             Err(refusal)
         }
-        OnFull::Defer if refusal.retry_after_ms.is_some() => {
-            match capacity::fits(policy, facts, ask, Entrance::Later) {
-                Ok(()) => Ok(Place::Deferred(deferred)),
-                Err(reason) => {
-                    let retry_after_ms = refusal.retry_after_ms.filter(|_| capacity::can_ever(policy, ask, reason));
-                    Err(Refusal::rejected(reason, retry_after_ms))
-                }
+        OnFull::Defer if refusal.passes => match capacity::fits(policy, facts, ask, Entrance::Later) {
+            Ok(()) => Ok(Place::Deferred(deferred)),
+            Err(reason) => {
+                let chance = Chance::behind(policy, ask, reason);
+                Err(Refusal::rejected(reason, chance.retry_ms(refusal.retry_after_ms)))
             }
-        }
+        },
         _ => Err(refusal),
     }
 }

@@ -1,8 +1,9 @@
 //! A tenant's allowance: what it may have waiting, how fast it may submit, and what it may hold.
 
 use super::capacity::{Ask, Entrance, within};
+use super::chance::Chance;
 use super::facts::Facts;
-use super::{Refusal, UNKNOWN_RETRY_MS, Verdict};
+use super::{Refusal, Verdict};
 use crate::EpochMs;
 use crate::bucket::{Bucket, Drawn};
 use crate::policy::Policy;
@@ -89,8 +90,10 @@ fn held(used: i64, more: i64, limit: Option<u64>, name: &'static str, reason: Re
         return Ok(());
     }
     let remaining = most.saturating_sub(used.max(0).unsigned_abs());
-    let retry = within(0, more, limit).then_some(UNKNOWN_RETRY_MS);
-    let quota = Quota { name, limit: most, remaining, window_s: None, reset_ms: retry };
+    let chance = Chance::of(more, limit);
+    let retry = chance.retry_ms(None);
+    let reset_ms = retry.filter(|_| chance == Chance::Room);
+    let quota = Quota { name, limit: most, remaining, window_s: None, reset_ms };
     Err(Refusal { quota: Some(quota), ..Refusal::rejected(reason, retry) })
 }
 
@@ -107,7 +110,8 @@ fn draw(
         Drawn::Short { retry_ms } => {
             let remaining = bucket.level(full_ns, now_ns);
             let quota = Quota { name, limit: bucket.per_minute(), remaining, window_s: Some(60), reset_ms: retry_ms };
-            Err(Refusal { quota: Some(quota), ..Refusal::rejected(reason, retry_ms) })
+            let retry = Chance::of_bucket(&bucket, amount).retry_ms(retry_ms);
+            Err(Refusal { quota: Some(quota), ..Refusal::rejected(reason, retry) })
         }
     }
 }

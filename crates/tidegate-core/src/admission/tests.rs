@@ -1,3 +1,5 @@
+mod closed;
+
 use proptest::prelude::*;
 
 use super::*;

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use tidegate_core::limits::Limits;
 use tidegate_core::settlement::Ending;
-use tidegate_core::submission::{Start, Timing};
+use tidegate_core::submission::{Start, Submission, Timing};
 use tidegate_core::{Reason, Status, TaskId, TenantId};
-use tidegate_store::{CancelOutcome, Settled};
+use tidegate_store::{Admission, CancelOutcome, Canceller, Group, Settled, Store, StoreOptions};
+use tidegate_testkit::poll_until;
 
-use crate::{Cell, FAILED, tenant};
+use crate::{Cell, FAILED, priority, tenant};
 
 async fn cancel(cell: &Cell, id: TaskId) -> CancelOutcome {
     cell.canceller.cancel(&tenant(), id, Some("changed my mind".into())).await.unwrap()
@@ -86,6 +88,48 @@ async fn another_tenants_task_and_an_ended_one_are_left_alone() {
     cell.settle(&session, &task, Ending::Completed).await;
     assert_eq!(cancel(&cell, id).await, CancelOutcome::Ended);
     assert_eq!(cell.status(id).await, (Status::Completed, None));
+}
+
+#[tokio::test]
+async fn what_was_refused_at_the_door_has_ended_in_memory_as_written() {
+    let limits = Limits { max_queued: 1, ..Limits::default() };
+    let cell = Cell::with(limits).await;
+    cell.canceller.cancel_group(&tenant(), Group::Token("gone".into())).await.unwrap();
+    cell.add(Submission { priority: priority(95), ..cell.submission() }).await;
+    let with = |timing, token: Option<&str>, at| Submission {
+        timing,
+        cancellation_token: token.map(str::to_owned),
+        priority: priority(at),
+        ..cell.submission()
+    };
+    let late = Timing { deadline: Some(1), ..Timing::default() };
+    let elsewhere = Store::open(StoreOptions::new(cell.db.url())).unwrap();
+    let cancellers = [cell.canceller.clone(), Canceller::start(&elsewhere).unwrap()];
+    let other = TenantId::parse("other").unwrap();
+    for (submission, status, cancelled) in [
+        (with(late, None, 50), Status::Expired, CancelOutcome::Ended),
+        (with(Timing::default(), None, 95), Status::Rejected, CancelOutcome::Ended),
+        (with(Timing::default(), None, 50), Status::Shed, CancelOutcome::Ended),
+        (with(Timing::default(), Some("gone"), 50), Status::Cancelled, CancelOutcome::AlreadyCancelled),
+    ] {
+        // Nothing is written while the table is locked: what answers is the memory.
+        let mut locking = cell.db.connect().await;
+        sqlx::raw_sql("BEGIN; LOCK TABLE tidegate.refusal IN SHARE MODE").execute(&mut locking).await.unwrap();
+        let Admission::Decided { id, decision } = cell.admit(submission).await else { panic!() };
+        assert_eq!(decision.status, status);
+        assert_eq!(cancel(&cell, id).await, cancelled, "{status} in memory");
+        sqlx::raw_sql("COMMIT").execute(&mut locking).await.unwrap();
+        poll_until(Duration::from_secs(10), "the record of the refusal", async || {
+            elsewhere.task(&tenant(), id).await.unwrap()
+        })
+        .await;
+        for canceller in &cancellers {
+            assert_eq!(canceller.cancel(&tenant(), id, None).await.unwrap(), cancelled, "{status} as written");
+            assert_eq!(canceller.cancel(&other, id, None).await.unwrap(), CancelOutcome::Unknown);
+        }
+        assert_eq!(cell.status(id).await.0, status, "nothing was changed");
+    }
+    cell.assert_sound().await;
 }
 
 /// C12: cancel, claim and completion of the same task at the same moment, many times over.

@@ -147,3 +147,24 @@ async fn what_was_refused_before_the_door_can_be_read_without_its_payload() {
     assert_eq!((task.status, task.reason), (Status::Rejected, Some(Reason::PayloadTooLarge)));
     assert_eq!((task.payload, task.kind.as_str()), (None, "echo"));
 }
+
+#[tokio::test]
+async fn what_was_refused_last_is_written_before_the_store_is_closed() {
+    let cell = Cell::new().await;
+    let elsewhere = Store::open(StoreOptions::new(cell.db.url())).unwrap();
+    let refuse = || {
+        let submission = cell.submission();
+        assert!(cell.admitter.refuse(&submission, Reason::Draining, Instant::now()));
+        submission.id
+    };
+    // Once one is written, the next ones are being gathered for a while; and there are more than one statement takes.
+    let first = refuse();
+    poll_until(Duration::from_secs(10), "the first record", async || elsewhere.task(&tenant(), first).await.unwrap())
+        .await;
+    let ids: Vec<_> = (0..1_500).map(|_| refuse()).collect();
+    cell.store.close().await;
+    for id in [ids[0], ids[1_499]] {
+        let task = elsewhere.task(&tenant(), id).await.unwrap().expect("the refusal");
+        assert_eq!((task.status, task.reason), (Status::Rejected, Some(Reason::Draining)));
+    }
+}

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate_core::settlement::Ending;
-use tidegate_core::{Status, TenantId};
-use tidegate_store::TaskFilter;
+use tidegate_core::{Status, TaskId, TenantId};
+use tidegate_store::{Admission, TaskFilter};
 
 use crate::{Cell, kind, tenant};
 
@@ -32,6 +32,60 @@ async fn pages_hold_every_task_once_newest_first() {
         page.before = Some(next);
     }
     assert_eq!(got, ids);
+}
+
+/// The ids of each page, up to the one that says that nothing follows.
+async fn pages(cell: &Cell, mut filter: TaskFilter) -> Vec<Vec<TaskId>> {
+    let mut pages = Vec::new();
+    loop {
+        let found = cell.store.tasks(&tenant(), &filter).await.unwrap();
+        pages.push(found.tasks.iter().map(|task| task.id).collect());
+        assert!(pages.len() < 10, "{pages:?}");
+        let Some(next) = found.next else { return pages };
+        filter.before = Some(next);
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_is_just_full_is_the_last_whatever_is_on_it() {
+    let cell = Cell::with(tidegate_core::limits::Limits { max_queued: 4, ..Default::default() }).await;
+    let of = |limit| TaskFilter { limit, ..filter() };
+    assert_eq!(pages(&cell, of(1)).await, [[]; 1]);
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.insert(0, cell.add(cell.submission()).await);
+    }
+    let split = |ids: &[TaskId], at| ids.chunks(at).map(<[_]>::to_vec).collect::<Vec<_>>();
+    for limit in [1, 2, 3, 4, 5] {
+        assert_eq!(pages(&cell, of(limit)).await, split(&ids, limit.into()));
+    }
+    let queued = TaskFilter { status: Some(Status::Queued), ..of(4) };
+    assert_eq!(pages(&cell, queued).await, split(&ids, 4));
+    // The same where refusals are among them: first only in memory, since their table is locked, then written.
+    let mut locking = cell.db.connect().await;
+    sqlx::raw_sql("BEGIN; LOCK TABLE tidegate.refusal IN SHARE MODE").execute(&mut locking).await.unwrap();
+    for _ in 0..4 {
+        let Admission::Decided { id, decision } = cell.admit(cell.submission()).await else { panic!() };
+        assert!(decision.status.is_final());
+        ids.insert(0, id);
+    }
+    let right = async || {
+        for limit in [1, 3, 4, 7, 8, 9] {
+            assert_eq!(pages(&cell, of(limit)).await, split(&ids, limit.into()));
+        }
+        for limit in [2, 3, 4, 5] {
+            let shed = TaskFilter { status: Some(Status::Shed), ..of(limit) };
+            assert_eq!(pages(&cell, shed).await, split(&ids[..4], limit.into()));
+        }
+    };
+    right().await;
+    sqlx::raw_sql("COMMIT").execute(&mut locking).await.unwrap();
+    let written = async || {
+        let rows = sqlx::query("SELECT 1 FROM tidegate.refusal").fetch_all(&mut locking).await.unwrap();
+        (rows.len() == 4).then_some(())
+    };
+    tidegate_testkit::poll_until(Duration::from_secs(10), "the records of the refusals", written).await;
+    right().await;
 }
 
 #[tokio::test]
