@@ -357,3 +357,12 @@ async fn a_load_is_sized() {
     assert!(stdout(&output).contains("never catch up"));
     assert_eq!(sized(&["size", "--rate", "0", "--run-ms", "1"]).await.status.code(), Some(2));
 }
+
+#[tokio::test]
+async fn an_environment_variable_that_is_empty_counts_as_not_set() {
+    for (name, url) in [("TIDEGATE_API_KEY", "127.0.0.1:1"), ("TIDEGATE_URL", "127.0.0.1:8080")] {
+        let mut command = command("http://127.0.0.1:1", &["doctor"]);
+        let output = command.env(name, "").output().await.unwrap();
+        assert!(stdout(&output).contains(url), "{name}: {}{}", stdout(&output), stderr(&output));
+    }
+}

@@ -12,8 +12,6 @@ mod terminal;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use cli::{Cli, Command, Global};
 use config::Config;
 use exit::Failure;
@@ -28,7 +26,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     // One TLS provider for everything in the process; an error means that there is one already.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let cli = Cli::parse_from(cli::join_wait(std::env::args_os()));
+    let cli = Cli::read(cli::join_wait(std::env::args_os()));
     match run(cli) {
         Ok(code) => code,
         Err(failure) => {

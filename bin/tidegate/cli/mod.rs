@@ -9,9 +9,11 @@ mod role;
 mod wait;
 mod workers;
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::builder::Resettable;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{LogFormat, Secret};
 
@@ -49,6 +51,25 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// What was typed, and what the environment says beside it. Ends the process where that makes no sense.
+    pub(crate) fn read(line: impl IntoIterator<Item = OsString>) -> Self {
+        let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
+        let mut command = without(Self::command(), &is_empty);
+        let matches = command.try_get_matches_from_mut(line).unwrap_or_else(|error| error.exit());
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+    }
+}
+
+/// The same command without the environment variables that are empty: they count as not set.
+fn without(command: clap::Command, is_empty: &dyn Fn(&OsStr) -> bool) -> clap::Command {
+    let command = command.mut_args(|argument| match argument.get_env().is_some_and(is_empty) {
+        true => argument.env(Resettable::Reset),
+        false => argument,
+    });
+    command.mut_subcommands(|command| without(command, is_empty))
 }
 
 /// What every command takes.
@@ -134,7 +155,24 @@ pub(crate) enum Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+
+    #[test]
+    fn an_environment_variable_that_is_empty_is_not_looked_at() {
+        fn looked_at(command: &clap::Command) -> Vec<String> {
+            let own = command.get_arguments().filter_map(|argument| argument.get_env());
+            let own = own.map(|name| name.to_string_lossy().into_owned());
+            own.chain(command.get_subcommands().flat_map(looked_at)).collect()
+        }
+        let all = looked_at(&without(Cli::command(), &|_| false));
+        for name in ["TIDEGATE_URL", "TIDEGATE_API_KEY", "DATABASE_URL"] {
+            assert!(all.iter().any(|known| known == name), "{name}");
+            let left = looked_at(&without(Cli::command(), &|empty| empty == name));
+            let rest: Vec<_> = all.iter().filter(|known| *known != name).cloned().collect();
+            assert_eq!(left, rest);
+        }
+        let none = without(Cli::command(), &|_| true).get_matches_from(["tidegate", "limits"]);
+        assert_eq!(Cli::from_arg_matches(&none).unwrap().global.url, DEFAULT_URL);
+    }
 
     #[test]
     fn the_command_line_is_well_formed() {

@@ -32,11 +32,11 @@ pub(crate) enum LimitsCommand {
     Get,
     /// Change limits, as in max_queued=5000 classes.standard.max_running=8 max_tokens=none.
     Set {
-        /// Keys and their new values; none is no limit.
+        /// Keys and their new values; none is no limit, or the default where there has to be one.
         #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_setting)]
         settings: Vec<Setting>,
     },
-    /// Change limits by a JSON merge patch in which null is no limit.
+    /// Change limits by a JSON merge patch in which null is no limit, or the default where there has to be one.
     Patch {
         /// The patch.
         #[arg(value_name = "JSON", value_parser = parse_patch)]
@@ -68,15 +68,17 @@ pub(crate) enum NamedCommand {
         /// Its name.
         name: String,
     },
-    /// Change the limits of one, configured before or not, as in max_queued=5000 max_running=none.
+    /// Change the limits of one, configured before or not, as in max_waiting=100 max_in_flight=none for a peer, or
+    /// max_queued=5000 trusted_labels=team,safety for a tenant.
     Set {
         /// Its name.
         name: String,
-        /// Keys and their new values; none is no limit.
+        /// Keys and their new values; none is no limit, or the default where there has to be one. A list is JSON, or
+        /// names with commas between them.
         #[arg(required = true, value_name = "KEY=VALUE", value_parser = parse_setting)]
         settings: Vec<Setting>,
     },
-    /// Change the limits of one by a JSON merge patch in which null is no limit.
+    /// Change the limits of one by a JSON merge patch in which null is no limit, or the default where there has to be one.
     Patch {
         /// Its name.
         name: String,
@@ -90,6 +92,9 @@ pub(crate) enum NamedCommand {
         name: String,
     },
 }
+
+/// The key whose value is a list of names.
+const LABELS: &str = "trusted_labels";
 
 /// A dotted key and its new value.
 #[derive(Debug, Clone, PartialEq)]
@@ -126,9 +131,19 @@ fn parse_setting(text: &str) -> Result<Setting, String> {
     // What is no JSON is text: names need no quotes.
     let value = match value {
         "none" => Value::Null,
+        value if key == [LABELS] => names(value),
         value => serde_json::from_str(value).unwrap_or_else(|_| Value::String(value.to_owned())),
     };
     Ok(Setting { key, value })
+}
+
+/// A list of names: as JSON, or with commas between them.
+fn names(value: &str) -> Value {
+    match serde_json::from_str(value) {
+        Ok(list @ Value::Array(_)) => list,
+        Ok(Value::String(name)) => vec![name].into(),
+        _ => value.split(',').map(str::trim).filter(|name| !name.is_empty()).collect(),
+    }
 }
 
 fn parse_patch(text: &str) -> Result<Value, String> {
@@ -267,6 +282,20 @@ mod tests {
         for bad in [&["max_queued"][..], &["=1"], &["a..b=1"], &["a=1", "a=2"], &["a=1", "a.b=2"], &["a.b=1", "a=2"]] {
             assert!(patch(bad).is_err(), "{bad:?}");
         }
+        for (said, labels) in [
+            ("a,b", json!(["a", "b"])),
+            ("a, b,", json!(["a", "b"])),
+            ("a", json!(["a"])),
+            ("7", json!(["7"])),
+            ("1,true", json!(["1", "true"])),
+            ("[\"a,b\", \"c\"]", json!(["a,b", "c"])),
+            ("\"a,b\"", json!(["a,b"])),
+            ("", json!([])),
+            ("none", Value::Null),
+        ] {
+            assert_eq!(patch(&[&format!("trusted_labels={said}")]), Ok(json!({"trusted_labels": labels})));
+        }
+        assert_eq!(patch(&["a=x,y"]), Ok(json!({"a": "x,y"})), "only where names are meant");
         assert!(parse_patch("[]").is_err() && parse_patch("{").is_err() && parse_patch("{}").is_ok());
     }
 }

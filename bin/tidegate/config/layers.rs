@@ -7,6 +7,7 @@ use std::io::Read;
 use std::path::Path;
 
 use serde::de::DeserializeOwned;
+use tidegate_core::strict;
 use toml::{Table, Value};
 
 use super::error::{ConfigError, Problem};
@@ -85,10 +86,16 @@ impl Layers {
 
     /// The typed whole.
     pub(super) fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        serde_path_to_error::deserialize(Value::Table(self.merged.clone())).map_err(|error| {
+        strict::deserialize(Value::Table(self.merged.clone())).map_err(|error| {
             let path = error.path().to_string();
-            let key = if path == "." { String::new() } else { path };
-            ConfigError::from(Problem::new(&key, self.origin(&key), &plain(error.inner().message().trim())))
+            let mut key = if path == "." { String::new() } else { path };
+            let message = error.inner().message().trim();
+            let Some(name) = strict::missing(message) else {
+                return ConfigError::from(Problem::new(&key, self.origin(&key), &plain(message)));
+            };
+            key.push_str(if key.is_empty() { "" } else { "." });
+            key.push_str(name);
+            ConfigError::from(Problem::new(&key, self.origin(&key), "is missing"))
         })
     }
 
@@ -132,9 +139,15 @@ fn forget_inside(origins: &mut BTreeMap<String, String>, path: &str) {
 
 /// A message of the parser in words that need no knowledge of the program.
 fn plain(message: &str) -> String {
-    match message.split_once("expected struct ") {
-        Some((before, _)) => format!("{before}expected a section with keys of its own"),
-        None => message.to_owned(),
+    let words = |said: &str| match said {
+        strict::OBJECT => "a section with keys of its own".to_owned(),
+        strict::ARRAY => "a list".to_owned(),
+        said => said.to_owned(),
+    };
+    let said = strict::in_words(message);
+    match said.strip_prefix("must be ").and_then(|said| said.split_once(", not ")) {
+        Some((expected, got)) => format!("must be {}, not {}", words(expected), words(got)),
+        None => said,
     }
 }
 

@@ -130,8 +130,11 @@ mod tests {
     fn an_error_names_the_key_its_origin_and_what_is_wrong() {
         for (text, parts) in [
             ("[limits]\nmax_queud = 1", ["limits.max_queud (FILE)", "unknown field `max_queud`", "max_queued"]),
-            ("[worker]\nslots = \"many\"", ["worker.slots (FILE)", "invalid type", "u32"]),
-            ("[worker]\nslots = -1", ["worker.slots (FILE)", "-1", "u32"]),
+            (
+                "[worker]\nslots = \"many\"",
+                ["worker.slots (FILE)", "must be a whole number", "not the string \"many\""],
+            ),
+            ("[worker]\nslots = -1", ["worker.slots (FILE)", "must be a whole number", "not -1"]),
             ("[worker]\nslots = 0", ["worker.slots (FILE)", "must be", "1"]),
             ("[limits]\nageing_step_ms = 0", ["limits.ageing_step_ms (FILE)", "must be", "1"]),
             ("[wroker]", ["wroker (FILE)", "unknown field", "worker"]),
@@ -153,6 +156,7 @@ mod tests {
             ("[limits]\nmax_timeout_ms = 10", ["limits.default_timeout_ms", "not above", "max_timeout_ms"]),
             ("[[class_rules]]\nwhen = {}", ["class_rules.0 (FILE)", "either priority", "add"]),
             ("[[class_rules]]\nwhen = {}\nadd = 101", ["class_rules.0.add (FILE)", "must be", "100"]),
+            ("[peers.a]\naimd = { initial = 5 }", ["peers.a.aimd.min (FILE)", "is missing", ""]),
             ("[server]\nlisten = \"8080\"", ["server.listen (FILE)", "an address and a port", "127.0.0.1:8080"]),
             ("[outbound]\nallow_networks = [\"x\"]", ["outbound.allow_networks[0] (FILE)", "invalid", "IP"]),
         ] {
@@ -165,8 +169,31 @@ mod tests {
         assert!(error.contains("worker.slots (environment, TIDEGATE__WORKER__SLOTS)"), "{error}");
         for value in ["4", "many", "[1]"] {
             let error = load("", &[("TIDEGATE__WORKER", value)]).unwrap_err();
-            assert!(error.contains("worker (environment, TIDEGATE__WORKER): invalid "), "{error}");
-            assert!(error.ends_with("expected a section with keys of its own") && !error.contains("struct"), "{error}");
+            assert!(
+                error.contains("worker (environment, TIDEGATE__WORKER): must be a section with keys of its own, not "),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_list_is_no_section() {
+        for (text, key) in [
+            ("[limits]\nclasses = []", "limits.classes"),
+            ("[limits.classes]\ncritical = []", "limits.classes.critical"),
+            ("limits = [7]", "limits"),
+            ("[tenants]\na = []", "tenants.a"),
+            ("[tenants.a]\nclasses = { background = [1, 2] }", "tenants.a.classes.background"),
+            ("[peers.a]\nretry_budget = [0.5, 3]", "peers.a.retry_budget"),
+            ("[peers.a]\nbreaker = []", "peers.a.breaker"),
+            ("[peers.a]\naimd = [4, 1, 8]", "peers.a.aimd"),
+            ("class_rules = [[]]", "class_rules[0]"),
+            ("class_rules = [{ when = [], add = 1 }]", "class_rules[0].when"),
+            ("quarantine = [3]", "quarantine"),
+        ] {
+            let error = load(text, &[]).unwrap_err();
+            let said = format!("{key} (FILE): must be a section with keys of its own, not a list");
+            assert!(error.ends_with(&said), "{text}: {error}");
         }
     }
 

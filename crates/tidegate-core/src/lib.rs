@@ -27,6 +27,7 @@ pub mod settlement;
 pub mod size;
 pub mod slots;
 pub mod state;
+pub mod strict;
 pub mod submission;
 pub mod tenant;
 

@@ -160,6 +160,9 @@ impl Limits {
 }
 
 impl Patched for Limits {
+    /// These protect the database itself: whoever changes them has to say to what.
+    const NEVER_NULL: &[&str] = &["/max_queued", "/max_deferred", "/max_bytes"];
+
     fn check(&self) -> Result<(), BadValue> {
         let bad = |pointer: &str, problem: &str| Err(BadValue::new(pointer, problem));
         let classes = &self.classes;

@@ -1,12 +1,15 @@
 //! Changes to a policy, as JSON documents laid over one another.
 //!
-//! A patch has the shape of a JSON merge patch (RFC 7396), with one difference: a `null` is stored, as "no limit",
-//! instead of taking the member away. What is in effect is the defaults, under the values of the configuration file,
-//! under the operator's changes, which win key by key.
+//! A patch has the shape of a JSON merge patch (RFC 7396), with one difference: where a member can say "no limit", that
+//! is what a `null` stores. Elsewhere it takes away what was said, as RFC 7396 has it, so that the member has its
+//! default; a few members are too important for either and refuse it. What is in effect is the defaults, under the
+//! values of the configuration file, under the operator's changes, which win key by key.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+
+use crate::strict;
 
 /// Members that are values of their own though they are objects: they are replaced, never merged.
 const WHOLE: [&str; 1] = ["result_schema"];
@@ -40,6 +43,9 @@ impl BadValue {
 
 /// An object that operators may change key by key.
 pub trait Patched: Serialize + DeserializeOwned + Default {
+    /// Pointers to members that refuse a `null`: they can neither be without a limit nor be left to a default.
+    const NEVER_NULL: &[&str] = &[];
+
     /// Refuses values that contradict themselves or one another.
     fn check(&self) -> Result<(), BadValue>;
 }
@@ -67,13 +73,13 @@ pub fn merge(document: &mut Value, patch: &Value) {
 /// The object that these documents, each over the one before, make of the defaults. Refuses what the object does not
 /// know and what contradicts itself.
 pub fn compose<T: Patched>(documents: &[&Value]) -> Result<T, BadValue> {
-    compose_but(documents, |_| false).map(|(object, _)| object)
+    compose_but(documents, |_| false).map(|composed| composed.object)
 }
 
 /// The same for documents that were stored: by a newer version perhaps, whose keys this one does not know. They are
 /// left out and returned, since nobody could act on them.
 pub fn compose_stored<T: Patched>(documents: &[&Value]) -> Result<(T, Vec<String>), BadValue> {
-    compose_but(documents, |_| true)
+    compose_but(documents, |_| true).map(|composed| (composed.object, composed.unknown))
 }
 
 /// Adds a change to those that were stored before: the changes to store now, and the object that comes of them over
@@ -84,27 +90,64 @@ pub fn amend<T: Patched>(file: &Value, stored: &Value, change: &Value) -> Result
     }
     let mut changes = stored.clone();
     merge(&mut changes, change);
-    let (object, _) = compose_but(&[file, &changes], |pointer| change.pointer(pointer).is_none())?;
-    Ok((changes, object))
+    let composed = compose_but(&[file, &changes], |pointer| change.pointer(pointer).is_none())?;
+    // What was taken away is stored as the default that it has now: nothing that is said later brings the file's value
+    // back, not even a change beside it.
+    let whole = serde_json::to_value(&composed.object).unwrap_or_default();
+    for pointer in &composed.reset {
+        let member = changes.pointer_mut(pointer).filter(|member| member.is_null());
+        if let (Some(member), Some(usual)) = (member, whole.pointer(pointer)) {
+            usual.clone_into(member);
+        }
+    }
+    Ok((changes, composed.object))
+}
+
+/// An object, and what was not taken as it stood in the documents.
+struct Composed<T> {
+    object: T,
+    /// Members that it does not know and that were left out.
+    unknown: Vec<String>,
+    /// Members that have their default because they were `null`.
+    reset: Vec<String>,
 }
 
 fn compose_but<T: Patched>(
     documents: &[&Value],
     may_be_unknown: impl Fn(&str) -> bool,
-) -> Result<(T, Vec<String>), BadValue> {
+) -> Result<Composed<T>, BadValue> {
     let mut layered = layered::<T>(documents);
-    let mut unknown = Vec::new();
+    let (mut unknown, mut nulls) = (Vec::new(), Vec::new());
     loop {
         match parse::<T>(&layered) {
             Ok(object) => {
                 object.check()?;
-                return Ok((object, unknown));
+                return Ok(Composed { object, unknown, reset: nulls });
             }
             Err(bad) if bad.is_unknown() && may_be_unknown(&bad.pointer) && remove(&mut layered, &bad.pointer) => {
                 unknown.push(bad.pointer);
             }
+            // Each turn takes a null away, and none comes back: a default is never refused.
+            Err(bad) if !bad.is_unknown() && reset::<T>(&mut layered, &bad.pointer) => nulls.push(bad.pointer),
             Err(bad) => return Err(bad),
         }
+    }
+}
+
+/// Gives a member that is `null`, and cannot be, its default. Tells whether it did.
+fn reset<T: Patched>(document: &mut Value, pointer: &str) -> bool {
+    if pointer.is_empty() || T::NEVER_NULL.contains(&pointer) {
+        return false;
+    }
+    let Some(member) = document.pointer_mut(pointer).filter(|member| member.is_null()) else { return false };
+    let usual = serde_json::to_value(T::default()).unwrap_or_default();
+    match usual.pointer(pointer) {
+        Some(usual) if !usual.is_null() => {
+            usual.clone_into(member);
+            true
+        }
+        // Inside of what is not there by default: its own type knows.
+        _ => remove(document, pointer),
     }
 }
 
@@ -126,37 +169,15 @@ fn layered<T: Patched>(documents: &[&Value]) -> Value {
 }
 
 fn parse<T: DeserializeOwned>(document: &Value) -> Result<T, BadValue> {
-    serde_path_to_error::deserialize(document).map_err(|error| {
+    strict::deserialize(document).map_err(|error| {
         let problem = error.inner().to_string();
-        let problem = match problem.starts_with("unknown field") {
-            true => UNKNOWN.to_owned(),
-            false => plainly(&problem),
-        };
-        BadValue { pointer: pointer(error.path()), problem }
+        let pointer = pointer(error.path());
+        match strict::missing(&problem) {
+            Some(name) => BadValue::new(format!("{pointer}/{name}"), "is missing"),
+            None if problem.starts_with("unknown field") => BadValue::new(pointer, UNKNOWN),
+            None => BadValue::new(pointer, strict::in_words(&problem)),
+        }
     })
-}
-
-/// Says what serde says in the words that the rest of our errors use.
-fn plainly(problem: &str) -> String {
-    let found = |found: &str| match found {
-        "null" => "null".to_owned(),
-        found => found.replace("integer `", "").replace("floating point `", "").replace('`', ""),
-    };
-    let split = problem.strip_prefix("invalid type: ").or_else(|| problem.strip_prefix("invalid value: "));
-    let Some((got, expected)) = split.and_then(|rest| rest.split_once(", expected ")) else {
-        return problem.to_owned();
-    };
-    let expected = match expected {
-        "u8" => "a whole number from 0 to 255",
-        "u32" => "a whole number from 0 to 4294967295",
-        "u64" => "a whole number that is not negative",
-        "f64" => "a number",
-        struct_like if struct_like.starts_with("struct ") => "an object",
-        "a map" => "an object",
-        "a sequence" => "a list",
-        other => other,
-    };
-    format!("must be {expected}, not {}", found(got))
 }
 
 fn pointer(path: &serde_path_to_error::Path) -> String {
@@ -238,10 +259,9 @@ mod tests {
     #[test]
     fn what_has_no_meaning_is_refused_where_it_stands() {
         let refused_limits = |patch| refused::<Limits>(patch).0;
-        for key in ["max_queued", "max_deferred", "max_bytes", "classes", "ageing_step_ms", "default_timeout_ms"] {
+        for key in ["max_queued", "max_deferred", "max_bytes"] {
             assert_eq!(refused_limits(json!({key: null})), format!("/{key}"));
         }
-        assert_eq!(refused_limits(json!({"classes": {"standard": {"from": null}}})), "/classes/standard/from");
         assert_eq!(refused_limits(json!({"classes": {"standard": {"fro/m": 1}}})), "/classes/standard/fro~1m");
         assert_eq!(refused_limits(json!({"classes": {"urgent": {}}})), "/classes/urgent");
         assert_eq!(
@@ -250,15 +270,45 @@ mod tests {
         );
         assert_eq!(
             refused::<Limits>(json!({"max_queued": "7"})),
-            ("/max_queued".into(), "must be a whole number from 0 to 4294967295, not string \"7\"".into())
+            ("/max_queued".into(), "must be a whole number from 0 to 4294967295, not the string \"7\"".into())
         );
         assert_eq!(refused::<Limits>(json!({"max_queud": 1})), ("/max_queud".into(), UNKNOWN.into()));
-        assert_eq!(refused::<TenantLimits>(json!({"weight": null})).0, "/weight");
         assert_eq!(refused::<TenantLimits>(json!({"trusted_labels": ["a", 1]})).0, "/trusted_labels/1");
         assert_eq!(refused::<TenantLimits>(json!({"classes": {"urgent": {}}})).0, "/classes/urgent");
-        assert_eq!(refused::<PeerLimits>(json!({"breaker": null})).0, "/breaker");
         assert_eq!(refused::<PeerLimits>(json!({"breaker": {"failures": 0}})).0, "/breaker/failures");
-        assert_eq!(refused::<PeerLimits>(json!({"aimd": {"initial": 1}})).0, "/aimd");
+        assert_eq!(refused::<PeerLimits>(json!({"aimd": {"initial": 1}})), ("/aimd/min".into(), "is missing".into()));
+    }
+
+    #[test]
+    fn an_array_is_no_object_wherever_one_belongs() {
+        fn refused_at<T: Patched + std::fmt::Debug>(patches: &[(Value, &str)]) {
+            for (patch, pointer) in patches {
+                let refused = refused::<T>(patch.clone());
+                assert_eq!(refused, ((*pointer).to_owned(), "must be an object, not an array".to_owned()), "{patch}");
+            }
+        }
+        refused_at::<Limits>(&[
+            (json!([]), ""),
+            (json!([1, null]), ""),
+            (json!({"classes": []}), "/classes"),
+            (json!({"classes": [{}, {}, {}]}), "/classes"),
+            (json!({"classes": {"critical": []}}), "/classes/critical"),
+            (json!({"classes": {"background": [0]}}), "/classes/background"),
+        ]);
+        refused_at::<TenantLimits>(&[
+            (json!([]), ""),
+            (json!({"classes": []}), "/classes"),
+            (json!({"classes": {"background": [1, 2]}}), "/classes/background"),
+        ]);
+        refused_at::<PeerLimits>(&[
+            (json!([]), ""),
+            (json!({"retry_budget": []}), "/retry_budget"),
+            (json!({"retry_budget": [0.5, 3]}), "/retry_budget"),
+            (json!({"breaker": []}), "/breaker"),
+            (json!({"aimd": []}), "/aimd"),
+            (json!({"aimd": [4, 1, 8]}), "/aimd"),
+        ]);
+        assert!(compose::<PeerLimits>(&[&json!({"result_schema": []})]).is_err());
     }
 
     #[test]

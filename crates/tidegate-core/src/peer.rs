@@ -163,6 +163,9 @@ fn spread(per_minute: u64) -> Bucket {
 }
 
 impl Patched for PeerLimits {
+    /// These have no default.
+    const NEVER_NULL: &[&str] = &["/aimd/initial", "/aimd/min", "/aimd/max"];
+
     fn check(&self) -> Result<(), BadValue> {
         let breaker = &self.breaker;
         within("/max_wait_ms", self.max_wait_ms.unwrap_or(0), 0, DAY_MS)?;

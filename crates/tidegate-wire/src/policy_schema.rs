@@ -5,6 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 use tidegate_core::limits::{ClassLimits, Classes, Limits};
+use tidegate_core::merge_patch::Patched;
 use tidegate_core::peer::{Aimd, PeerLimits};
 use tidegate_core::tenant::TenantLimits;
 use utoipa::openapi::RefOr;
@@ -128,17 +129,22 @@ fn read(what: &str, limits: Schema, usage: &str) -> Schema {
     Schema::Object(object)
 }
 
-fn drawn<T: serde::Serialize>(set: &T, unset: &T, change: bool) -> Schema {
+fn drawn<T: Patched>(set: &T, unset: &T, change: bool) -> Schema {
     let value = |limits| serde_json::to_value(limits).unwrap_or_default();
-    let schema = like(&value(set), &value(unset), change);
+    let schema = like(&value(set), &value(unset), change.then_some(T::NEVER_NULL), "");
     let Schema::Object(mut object) = schema else { return schema };
-    let description = "`null` is no limit. See docs/limits.md for what each means and what counts where.";
+    let description = match change {
+        true => "`null` is no limit, or the default where there has to be one. See docs/limits.md.",
+        false => "`null` is no limit. See docs/limits.md for what each means and what counts where.",
+    };
     object.description = Some(description.to_owned());
     Schema::Object(object)
 }
 
-fn like(set: &Value, unset: &Value, change: bool) -> Schema {
-    let nullable = unset.is_null();
+/// What two values at a pointer have in common. Of a change the members that refuse `null` are known.
+fn like(set: &Value, unset: &Value, change: Option<&[&str]>, pointer: &str) -> Schema {
+    let may_be_reset = |never: &[&str]| !pointer.is_empty() && !never.contains(&pointer);
+    let nullable = unset.is_null() || change.is_some_and(may_be_reset);
     let of = |kind: Type| match nullable {
         true => SchemaType::from_iter([kind, Type::Null]),
         false => SchemaType::Type(kind),
@@ -147,20 +153,20 @@ fn like(set: &Value, unset: &Value, change: bool) -> Schema {
         Value::Object(members) => {
             let mut object = ObjectBuilder::new().schema_type(of(Type::Object));
             for (name, value) in members {
-                let unset = if nullable { value } else { &unset[name] };
-                object = object.property(name, like(value, unset, change));
-                if !change {
+                let unset = if unset.is_null() { value } else { &unset[name] };
+                object = object.property(name, like(value, unset, change, &format!("{pointer}/{name}")));
+                if change.is_none() {
                     object = object.required(name);
                 }
             }
-            if change {
+            if change.is_some() {
                 object = object.additional_properties(Some(AdditionalProperties::<Schema>::FreeForm(false)));
             }
             object
         }
         Value::Array(_) => {
             let text = ObjectBuilder::new().schema_type(Type::String);
-            return Schema::Array(ArrayBuilder::new().items(text).build());
+            return Schema::Array(ArrayBuilder::new().schema_type(of(Type::Array)).items(text).build());
         }
         Value::Number(number) if number.is_f64() => {
             ObjectBuilder::new().schema_type(of(Type::Number)).minimum(Some(0.0))

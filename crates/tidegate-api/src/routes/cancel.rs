@@ -33,8 +33,12 @@ const MAX_REASON: usize = 1_000;
     request_body(content = Option<CancelRequest<'_>>, content_type = "application/json"),
     responses(
         (status = 200, description = "The task: CANCELLED if it waited, with cancel.requested_at if it runs", body = Task<'_>),
+        (status = 400, description = "Not JSON, or not UTF-8", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 404, description = "There is no such task", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 409, description = "It had ended otherwise", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 413, description = "Too large", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 415, description = "Not application/json", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 422, description = "A bad value, or a member or parameter that is not known", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),
     security((), ("key" = ["cancel"])),

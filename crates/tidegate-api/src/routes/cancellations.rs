@@ -26,6 +26,8 @@ const MAX_BODY: usize = 8 << 10;
     responses(
         (status = 200, description = "How many tasks were reached. Asking again is harmless", body = Cancelled),
         (status = 400, description = "Neither of the two, or no JSON", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 413, description = "Too large", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 415, description = "Not application/json", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 422, description = "Both of the two, or a bad value", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached, or (`outcome_unknown`) it took too long: what was recorded is carried out all the same", body = Problem<'_>, content_type = "application/problem+json")
     ),

@@ -2,11 +2,12 @@
 
 use std::sync::LazyLock;
 
+use tidegate_wire::PROBLEM_JSON;
 use utoipa::OpenApi;
-use utoipa::openapi::path::Parameter;
+use utoipa::openapi::path::{Operation, Parameter};
 use utoipa::openapi::schema::{Schema, SchemaType, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{OpenApi as Document, RefOr};
+use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, ResponseBuilder};
 
 use super::routes;
 
@@ -78,11 +79,24 @@ pub(super) fn document() -> Document {
             schema.required = schema.properties.keys().cloned().collect();
         }
     }
-    for item in document.paths.paths.values_mut() {
-        let operations = [&mut item.get, &mut item.post, &mut item.patch, &mut item.delete].into_iter().flatten();
-        operations.filter_map(|operation| operation.parameters.as_mut()).flatten().for_each(refuse_null);
+    for (path, item) in &mut document.paths.paths {
+        for operation in [&mut item.get, &mut item.post, &mut item.patch, &mut item.delete].into_iter().flatten() {
+            operation.parameters.iter_mut().flatten().for_each(refuse_null);
+            if path.starts_with("/v1/") {
+                may_be_kept_out(operation);
+            }
+        }
     }
     document
+}
+
+/// Says of an operation how callers are kept out, which is the same at all of them.
+fn may_be_kept_out(operation: &mut Operation) {
+    let problem = ContentBuilder::new().schema(Some(Ref::from_schema_name("Problem"))).build();
+    for (status, why) in [("401", "No key, or an unknown one"), ("403", "Not from this machine itself")] {
+        let response = ResponseBuilder::new().description(why).content(PROBLEM_JSON, problem.clone());
+        operation.responses.responses.insert(status.to_owned(), response.build().into());
+    }
 }
 
 /// A parameter that may be absent is not one that may be `null`, which a header or query cannot even say.

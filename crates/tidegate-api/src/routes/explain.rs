@@ -29,6 +29,7 @@ use crate::{answer, decode};
     responses(
         (status = 200, description = "What it waits for, or what it does or did", body = Explanation<'_>),
         (status = 404, description = "There is no such task", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 422, description = "A parameter that is not known", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),
     security((), ("key" = ["read"])),

@@ -24,6 +24,7 @@ use crate::{answer, decode, gauges};
     tag = "system",
     responses(
         (status = 200, description = "How full the system is", body = Pressure<'_>),
+        (status = 422, description = "A parameter that is not known", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),
     security((), ("key" = ["read"])),

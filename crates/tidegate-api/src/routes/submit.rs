@@ -41,8 +41,6 @@ const MAX_DEPTH: usize = MAX_PAYLOAD_DEPTH + 1;
         (status = 202, description = "Accepted", body = Task<'_>, headers(("Location" = String, description = "Where the task is found"))),
         (status = 200, description = "The same key and body came before (Idempotent-Replayed: true), or the task ended within Prefer: wait", body = Task<'_>),
         (status = 400, description = "Not JSON, not UTF-8, or without kind", body = Problem<'_>, content_type = "application/problem+json"),
-        (status = 401, description = "No key, or an unknown one", body = Problem<'_>, content_type = "application/problem+json"),
-        (status = 403, description = "Not from this machine itself", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 409, description = "The key is still in flight, or the cancellation token was cancelled", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 413, description = "Too large", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 415, description = "Not application/json", body = Problem<'_>, content_type = "application/problem+json"),

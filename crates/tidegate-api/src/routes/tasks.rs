@@ -103,6 +103,7 @@ pub(crate) async fn list(State(app): State<App>, Tenant(tenant): Tenant, uri: Ur
     responses(
         (status = 200, description = "The runs", body = AttemptList<'_>),
         (status = 404, description = "There is no such task", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 422, description = "A parameter that is not known", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),
     security((), ("key" = ["read"])),

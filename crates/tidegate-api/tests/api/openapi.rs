@@ -53,6 +53,25 @@ fn it_is_3_1_and_every_operation_has_a_stable_name_and_an_auth_class() {
 }
 
 #[test]
+fn every_refusal_that_a_caller_may_meet_is_spoken_of() {
+    let document = document();
+    for (method, path, operation) in operations(&document).into_iter().filter(|(_, path, _)| path.starts_with("/v1/")) {
+        let responses = operation["responses"].as_object().unwrap();
+        let mut refusals = vec!["401", "403", "422", "503"];
+        // Draining a worker takes a body in which nothing may be said.
+        if operation.get("requestBody").is_some() || path.ends_with("/drain") {
+            refusals.extend(["400", "413", "415"]);
+        }
+        for status in refusals {
+            let said = responses.get(status).or_else(|| responses.get("4XX").filter(|_| status.starts_with('4')));
+            let said = said.unwrap_or_else(|| panic!("{method} {path} does not speak of {status}"));
+            let schema = &said["content"]["application/problem+json"]["schema"]["$ref"];
+            assert_eq!(schema, "#/components/schemas/Problem", "{method} {path} {status}");
+        }
+    }
+}
+
+#[test]
 fn every_reference_leads_somewhere() {
     fn walk(value: &Value, document: &Value) {
         match value {

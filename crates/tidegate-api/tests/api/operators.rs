@@ -54,6 +54,12 @@ async fn a_change_that_cannot_be_is_refused_with_its_pointer() {
         ),
         ("/v1/admin/limits", json!({"max_queued": 1.5}), "invalid_value", "/max_queued"),
         ("/v1/admin/limits", json!([]), "invalid_value", ""),
+        ("/v1/admin/peers/hotels", json!({"aimd": {"initial": 5}}), "invalid_value", "/aimd/min"),
+        ("/v1/admin/limits", json!([0]), "invalid_value", ""),
+        ("/v1/admin/limits", json!({"classes": []}), "invalid_value", "/classes"),
+        ("/v1/admin/limits", json!({"classes": {"critical": []}}), "invalid_value", "/classes/critical"),
+        ("/v1/admin/tenants/acme", json!({"classes": {"background": [1, 2]}}), "invalid_value", "/classes/background"),
+        ("/v1/admin/peers/hotels", json!({"retry_budget": [0.5, 3]}), "invalid_value", "/retry_budget"),
         ("/v1/admin/tenants/acme", json!({"weight": 0}), "invalid_value", "/weight"),
         ("/v1/admin/tenants/acme", json!({"usage": {}}), "unknown_field", "/usage"),
         ("/v1/admin/tenants/acme", json!({"name": "other"}), "invalid_value", "/name"),
@@ -266,6 +272,22 @@ async fn workers_are_listed_and_drained() {
         let drained = api.post(&format!("/v1/admin/workers/{second}/drain"), "").await.expect(200).json();
         assert_eq!((&drained["id"], &drained["draining"]), (&json!(second), &json!(true)));
     }
+    let drain = format!("/v1/admin/workers/{}/drain", Uuid::from_u128(1));
+    for (body, status, reason, pointer) in [
+        ("{\"force\":true}", 422, "unknown_field", Some("/force")),
+        ("{\"a/b\":{}}", 422, "unknown_field", Some("/a~1b")),
+        ("[]", 422, "invalid_value", Some("")),
+        ("null", 422, "invalid_value", Some("")),
+        ("{", 400, "invalid_json", None),
+    ] {
+        let problem = api.post(&drain, body).await.refused(status, reason);
+        assert_eq!(problem.get("pointer").and_then(Value::as_str), pointer, "{body}");
+    }
+    let typed = api.ask("POST", &drain).header("content-type", "text/plain").body("{}").send().await;
+    typed.refused(415, "unsupported_media_type");
+    api.post(&drain, "x".repeat(17_000)).await.refused(413, "body_too_large");
+    assert_eq!(api.get("/v1/admin/workers").await.json()["workers"][0]["draining"], false, "nothing was done");
+    api.post(&drain, " {} ").await.expect(200);
     for unknown in ["00000000-0000-0000-0000-000000000009", "x"] {
         api.post(&format!("/v1/admin/workers/{unknown}/drain"), "").await.refused(404, "not_found");
     }

@@ -90,7 +90,7 @@ async fn what_cannot_be_is_refused_with_its_pointer_and_nothing_is_stored() {
         (json!({"max_queued": null}), "/max_queued"),
         (json!({"max_deferred": null}), "/max_deferred"),
         (json!({"max_bytes": null}), "/max_bytes"),
-        (json!({"classes": {"standard": {"from": null}}}), "/classes/standard/from"),
+        (json!({"classes": {"standard": []}}), "/classes/standard"),
         (json!({"max_running": 3, "max_queud": 1}), "/max_queud"),
         (json!({"classes": {"urgent": {}}}), "/classes/urgent"),
         (json!({"classes": {"critical": {"reserve": 1.5}}}), "/classes/critical/reserve"),

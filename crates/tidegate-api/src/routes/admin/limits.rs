@@ -21,6 +21,7 @@ use crate::{answer, decode};
     tag = "operators",
     responses(
         (status = 200, description = "The limits, every key", body = LimitsDocument<'_>),
+        (status = 422, description = "A parameter that is not known", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),
     security((), ("key" = ["admin"])),
@@ -41,6 +42,9 @@ pub(crate) async fn get(State(app): State<App>, uri: Uri) -> Result<Response, Re
     request_body(content((LimitsChange = "application/merge-patch+json"), (LimitsChange = "application/json")), description = "The keys to change; `null` is no limit"),
     responses(
         (status = 200, description = "The limits that are in effect now, in every replica within a second", body = LimitsDocument<'_>),
+        (status = 400, description = "Not JSON, or not UTF-8", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 413, description = "Too large", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 415, description = "Neither application/merge-patch+json nor application/json", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 422, description = "A key that is not known, or a value that it cannot have", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),

@@ -17,12 +17,16 @@ use tidegate_core::{PeerName, TenantId};
 use tidegate_store::{PolicyError, StoreError};
 use tidegate_wire::{Fault, MAX_PAYLOAD_DEPTH, MERGE_PATCH_JSON};
 
+use crate::decode::Members;
 use crate::rejection::Rejection;
 use crate::settings::Shared;
 use crate::{body, decode};
 
 /// Most bytes of a change: the longest result schema, and some.
 const MAX_CHANGE: usize = 128 << 10;
+
+/// Most bytes of a body in which nothing is to be said, so that what is said there can be named.
+const MAX_NOTHING: usize = 16 << 10;
 
 /// A change from a body, of the object with this name.
 async fn change(app: &Shared, request: Request, name: Option<&str>) -> Result<Value, Rejection> {
@@ -31,6 +35,20 @@ async fn change(app: &Shared, request: Request, name: Option<&str>) -> Result<Va
     body::check_type(&parts.headers, &["application/json", MERGE_PATCH_JSON])?;
     let received = body::read(app, &parts.headers, body, MAX_CHANGE).await?;
     decode::change(decode::document(received.text()?, MAX_PAYLOAD_DEPTH)?, name)
+}
+
+/// The body of a request that says nothing: there is none, or it is an object without members.
+async fn nothing(app: &Shared, request: Request) -> Result<(), Rejection> {
+    let (parts, body) = request.into_parts();
+    decode::no_parameters(&parts.uri)?;
+    let received = body::read(app, &parts.headers, body, MAX_NOTHING).await?;
+    let text = received.text()?;
+    if text.trim_ascii().is_empty() {
+        return Ok(());
+    }
+    body::check_json(&parts.headers)?;
+    let members = Members::of(decode::document(text, MAX_PAYLOAD_DEPTH)?, "")?;
+    members.iter().next().map_or(Ok(()), |(name, _)| Err(decode::unknown("", name)))
 }
 
 /// Waits for a read of the store, as long as reads may take.

@@ -26,6 +26,9 @@ const MAX_BODY: usize = 16 << 10;
     request_body = PauseRequest,
     responses(
         (status = 201, description = "The pause, in effect in every replica within a second", body = Pause, headers(("Location" = String, description = "Where it is ended"))),
+        (status = 400, description = "Not JSON, or not UTF-8, or nothing to pause", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 413, description = "Too large", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 415, description = "Not application/json", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 422, description = "A bad value", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),
@@ -55,6 +58,7 @@ pub(crate) async fn create(State(app): State<App>, By(by): By, request: Request)
     tag = "operators",
     responses(
         (status = 200, description = "The pauses: there are at most 1000", body = PauseList),
+        (status = 422, description = "A parameter that is not known", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),
     security((), ("key" = ["admin"])),
@@ -76,6 +80,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, R
     responses(
         (status = 204, description = "It has ended"),
         (status = 404, description = "There is no such pause, or it had ended", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 422, description = "A parameter that is not known", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),
     security((), ("key" = ["admin"])),

@@ -75,6 +75,9 @@ pub(crate) async fn get(
     request_body(content((PeerChange = "application/merge-patch+json"), (PeerChange = "application/json")), description = "The keys to change; `null` is no limit"),
     responses(
         (status = 200, description = "The peer as it is now, in every replica within a second", body = PeerDocument<'_>),
+        (status = 400, description = "Not JSON, or not UTF-8", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 413, description = "Too large", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 415, description = "Neither application/merge-patch+json nor application/json", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 422, description = "A key that is not known, a value that it cannot have, or what cannot be a name", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),

@@ -1,6 +1,6 @@
 //! Workers: the registry of live sessions, and draining one.
 
-use axum::extract::{FromRequestParts, RawPathParams, State};
+use axum::extract::{FromRequestParts, RawPathParams, Request, State};
 use axum::response::Response;
 use http::request::Parts;
 use http::{StatusCode, Uri};
@@ -8,7 +8,7 @@ use tidegate_store::WorkerRecord;
 use tidegate_wire::{Fault, Problem, Timestamp, WorkerDocument, WorkerPage};
 use uuid::Uuid;
 
-use super::{read, write};
+use super::{nothing, read, write};
 use crate::rejection::Rejection;
 use crate::routes::extract::By;
 use crate::settings::App;
@@ -39,7 +39,7 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, R
     Ok(answer::json(StatusCode::OK, &WorkerPage { workers, next_cursor: page.next.map(decode::id_cursor) }))
 }
 
-/// Tells a worker to take nothing more, to finish what it runs within its grace and to leave.
+/// Tells a worker to take nothing more, to finish what it runs within its grace and to leave. A body has no members.
 #[utoipa::path(
     post,
     path = "/v1/admin/workers/{id}/drain",
@@ -48,7 +48,11 @@ pub(crate) async fn list(State(app): State<App>, uri: Uri) -> Result<Response, R
     params(("id" = String, Path, description = "The session")),
     responses(
         (status = 200, description = "It is draining; saying so again changes nothing", body = WorkerDocument<'_>),
+        (status = 400, description = "Not JSON, or not UTF-8", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 404, description = "There is no such session, or it has left", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 413, description = "Too large", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 415, description = "Not application/json", body = Problem<'_>, content_type = "application/problem+json"),
+        (status = 422, description = "A member or parameter that is not known", body = Problem<'_>, content_type = "application/problem+json"),
         (status = 503, description = "The database cannot be reached", body = Problem<'_>, content_type = "application/problem+json")
     ),
     security((), ("key" = ["admin"])),
@@ -58,9 +62,9 @@ pub(crate) async fn drain(
     State(app): State<App>,
     By(by): By,
     WorkerId(id): WorkerId,
-    uri: Uri,
+    request: Request,
 ) -> Result<Response, Rejection> {
-    decode::no_parameters(&uri)?;
+    nothing(&app, request).await?;
     let worker = write(&app, app.backend.drain_worker(by, id)).await?.ok_or_else(no_such_worker)?;
     Ok(answer::json(StatusCode::OK, &document(worker)))
 }
