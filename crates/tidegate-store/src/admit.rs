@@ -110,12 +110,10 @@ impl Admitter {
     /// Opens the door.
     pub fn start(store: &Store, options: AdmitterOptions) -> Result<Self, StoreError> {
         let closing = CancellationToken::new();
-        // Two transactions' worth: the records of the second are written while the first has its turn.
-        let (items, weight) = (2 * options.batch_tasks, 2 * options.batch_bytes);
-        let limits = GatherLimits { items, weight, waiting: options.waiting };
+        let limits = GatherLimits { items: options.batch_tasks, weight: options.batch_bytes, waiting: options.waiting };
         let refusals = Refusals::start(store.inner());
         let (memory, pace) = (Memory::default(), PaceWindow::default());
-        let connections = Connections::new(store.options(), 2)?;
+        let connections = Connections::new(store.options(), 1)?;
         let door = Door::new(store.inner(), connections, refusals.clone(), memory.clone(), pace.clone(), options);
         let (inner, seen) = (store.inner(), memory.clone());
         let watched = move || watch(inner.clone(), seen.clone(), pace.clone());
@@ -135,8 +133,16 @@ impl Admitter {
         let decision = Decision {
             status: Status::Rejected,
             reason: Some(reason),
+            class: policy.limits.class_of(submission.priority),
             rank: 0,
-            ..Decision::draft(&policy, submission, now, waited_ms)
+            times: submission.timing.resolve(&policy.limits, now, waited_ms),
+            decided: now,
+            depth: submission.depth,
+            session: None,
+            retry_after_ms: None,
+            expected_wait_ms: None,
+            queue_position: None,
+            quota: None,
         };
         self.refusals.record(submission, &decision)
     }

@@ -14,34 +14,14 @@ use crate::ledger::{Ledger, Rings, ledger_sql};
 
 const ADMIT: &str = ledger_sql!("admit.sql");
 const ADMIT_PLAIN: &str = ledger_sql!("admit_plain.sql");
-const ADMIT_PLACES: &str = ledger_sql!("admit_places.sql");
-
-/// A column of what was let in.
-macro_rules! column_of {
-    ($rows:expr, |$submission:ident, $decision:ident| $value:expr) => {
-        $rows
-            .iter()
-            .map(|Decided { submission: $submission, verdict, .. }| {
-                let $decision = &verdict.decision;
-                $value
-            })
-            .collect::<Vec<_>>()
-    };
-}
 
 impl Door {
-    /// Writes what was let in, without the records where those are there. Tells whom to ring after the commit.
-    pub(crate) async fn write(
-        &self,
-        decided: &[Decided<'_>],
-        recorded: bool,
-        now: EpochMs,
-        tx: &mut Tx,
-    ) -> Result<Rings, StoreError> {
+    /// Writes what was let in. Tells whom to ring after the commit.
+    pub(crate) async fn write(&self, decided: &[Decided<'_>], now: EpochMs, tx: &mut Tx) -> Result<Rings, StoreError> {
         if decided.is_empty() {
             return Ok(Rings::default());
         }
-        let (keys, flow_of) = distinct(decided.iter().map(|decided| &decided.key));
+        let (keys, flow_of) = distinct(decided);
         let flows = self.store.directory.resolve_in(tx, &keys).await?;
         let mut ledger = Ledger::default();
         for (Decided { submission, verdict, key }, flow) in decided.iter().zip(&flow_of) {
@@ -59,56 +39,34 @@ impl Door {
             }
             ledger.draw(submission.tenant.as_str(), verdict.rate_ns, verdict.tokens_ns);
         }
-        let flow_of: Vec<i64> = flow_of.into_iter().map(|flow| flows[flow]).collect();
-        let row = match recorded {
-            true => self.insert_places(decided, flow_of, &ledger, now, tx).await?,
-            false => self.insert(decided, flow_of, &ledger, now, tx).await?,
-        };
+        let row = self.insert(decided, &flow_of, &flows, &ledger, now, tx).await?;
         ledger.close(&row, tx).await
-    }
-
-    async fn insert_places(
-        &self,
-        rows: &[Decided<'_>],
-        flow_of: Vec<i64>,
-        ledger: &Ledger,
-        now: EpochMs,
-        tx: &mut Tx,
-    ) -> Result<PgRow, StoreError> {
-        let query = ledger
-            .bind(ADMIT_PLACES, now, self.store.process)
-            .bind(column_of!(rows, |s, _d| s.id.0))
-            .bind(flow_of)
-            .bind(column_of!(rows, |_s, d| d.rank))
-            .bind(column_of!(rows, |_s, d| d.times.arrived))
-            .bind(column_of!(rows, |_s, d| d.times.deadline))
-            .bind(column_of!(rows, |s, _d| s.min_useful_ms as i64))
-            .bind(column_of!(rows, |s, _d| s.attempt_timeout_ms.map(|ms| ms as i64)))
-            .bind(column_of!(rows, |s, _d| s.max_attempts as i16))
-            .bind(column_of!(rows, |s, _d| s.cost.tokens as i64))
-            .bind(column_of!(rows, |s, _d| s.cost.usd_micros as i64))
-            .bind(column_of!(rows, |s, _d| s.payload.len() as i32));
-        tx.call(|conn| query.fetch_one(conn)).await
     }
 
     async fn insert(
         &self,
         rows: &[Decided<'_>],
-        flow_of: Vec<i64>,
+        flow_of: &[usize],
+        flows: &[i64],
         ledger: &Ledger,
         now: EpochMs,
         tx: &mut Tx,
     ) -> Result<PgRow, StoreError> {
         macro_rules! column {
             (|$submission:ident, $decision:ident| $value:expr) => {
-                column_of!(rows, |$submission, $decision| $value)
+                rows.iter()
+                    .map(|Decided { submission: $submission, verdict, .. }| {
+                        let $decision = &verdict.decision;
+                        $value
+                    })
+                    .collect::<Vec<_>>()
             };
         }
         let plain = rows.iter().all(|row| is_plain(row.submission, &row.verdict.decision));
         let query = ledger
             .bind(if plain { ADMIT_PLAIN } else { ADMIT }, now, self.store.process)
             .bind(column!(|s, _d| s.id.0))
-            .bind(flow_of)
+            .bind(flow_of.iter().map(|flow| flows[*flow]).collect::<Vec<_>>())
             .bind(column!(|_s, d| d.rank))
             .bind(column!(|_s, d| d.times.arrived))
             .bind(column!(|_s, d| d.times.deadline))
@@ -148,12 +106,13 @@ impl Door {
 }
 
 /// The distinct flows of a batch, and which of them each task goes to.
-pub(crate) fn distinct<'a>(flows: impl Iterator<Item = &'a FlowKey>) -> (Vec<FlowKey>, Vec<usize>) {
+fn distinct(decided: &[Decided<'_>]) -> (Vec<FlowKey>, Vec<usize>) {
     let mut keys: Vec<FlowKey> = Vec::new();
     let mut places: HashMap<&FlowKey, usize> = HashMap::new();
-    let place = flows
-        .map(|flow| {
-            *places.entry(flow).or_insert_with_key(|key| {
+    let place = decided
+        .iter()
+        .map(|decided| {
+            *places.entry(&decided.key).or_insert_with_key(|key| {
                 keys.push((*key).clone());
                 keys.len() - 1
             })

@@ -11,8 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
-use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row};
-use tidegate_core::EpochMs;
+use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -32,7 +31,7 @@ pub struct StoreOptions {
     pub url: String,
     /// A URL that reaches Postgres itself, for LISTEN; `None` is the same URL.
     pub direct_url: Option<String>,
-    /// Most connections of this process for reads and upkeep; cancels and each worker have one more each, the door two.
+    /// Most connections of this process for reads and upkeep; the door, cancels and each worker have one more each.
     pub connections: u32,
     /// The longest wait for a connection, new or free.
     pub connect_timeout: Duration,
@@ -86,8 +85,6 @@ struct Settings {
     begin: String,
     /// The same, then locks the cell.
     begin_locked: String,
-    /// The same without the lock, then tells the time.
-    begin_at: String,
 }
 
 impl Connections {
@@ -97,7 +94,6 @@ impl Connections {
         let settings = Settings {
             connect_timeout: options.connect_timeout,
             call_timeout: options.statement_timeout + Duration::from_secs(1),
-            begin_at: format!("{begin}; SELECT tidegate.now_ms()"),
             begin_locked: format!("{begin}; SELECT 1 FROM tidegate.cell WHERE id = 1 FOR UPDATE"),
             begin,
         };
@@ -133,13 +129,6 @@ impl Connections {
         let settings = &self.shared.settings;
         let sql = if lock { settings.begin_locked.clone() } else { settings.begin.clone() };
         self.begin_with(sql).await.map(|(tx, _)| tx)
-    }
-
-    /// Begins a transaction without a lock. Tells when, by the database's clock.
-    pub(crate) async fn begin_at(&self) -> Result<(Tx, EpochMs), StoreError> {
-        let (tx, rows) = self.begin_with(self.shared.settings.begin_at.clone()).await?;
-        let told = rows.last().ok_or_else(|| StoreError::Schema("a transaction began at no time".into()))?;
-        Ok((tx, told.try_get(0)?))
     }
 
     /// Begins a transaction without a lock on a connection that is at hand; nothing where there is none, or it fails.

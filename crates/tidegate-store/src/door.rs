@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tidegate_core::admission::{Candidate, Decision, Facts, MAX_DISPLACED, Verdict, decide, shed_flags};
@@ -19,7 +19,6 @@ use crate::bell::Topic;
 use crate::changes::Changes;
 use crate::connection::{Connections, Tx};
 use crate::directory::FlowKey;
-use crate::early::{Early, Turn, may_be_early};
 use crate::error::{AdmitError, StoreError};
 use crate::facts::{self, PaceWindow, Wanted};
 use crate::gather::{Flush, Weighted};
@@ -40,7 +39,7 @@ const MAX_WAIT_MS: i64 = 60_000;
 
 pub(crate) struct Door {
     pub(crate) store: Arc<StoreInner>,
-    pub(crate) connections: Connections,
+    connections: Connections,
     refusals: Refusals,
     memory: Memory,
     pace: PaceWindow,
@@ -49,10 +48,6 @@ pub(crate) struct Door {
     callers: Handle,
     /// Callers that wait for room, first come first.
     waiting: Vec<Item>,
-    /// Whether the last batch had somebody refused.
-    refuses: bool,
-    /// Rounds for which no records are written early: others keep the cell's row for long.
-    pub(crate) crowded: AtomicU32,
 }
 
 /// A submission that was let in, and what was decided.
@@ -81,32 +76,55 @@ struct Prepared {
 
 impl Flush<Item> for Door {
     async fn flush(&mut self, batch: Vec<Item>) {
+        let mut arrivals = take(batch);
         // Who waits was here first. One that left frees its place at once.
-        let mut waiting: Vec<Item> = std::mem::take(&mut self.waiting);
-        waiting.retain(|item| !item.reply.is_closed());
+        let mut all: Vec<Item> = std::mem::take(&mut self.waiting);
+        all.retain(|item| !item.reply.is_closed());
+        all.append(&mut arrivals);
         // The more important of those that are decided together is decided first, so that nobody is refused for a
         // place that a less important one has just taken.
         let policy = self.store.policy();
-        let class = |item: &Item| policy.limits.class_of(item.submission.priority);
-        let mut arrivals = take(batch);
-        arrivals.sort_by_key(class);
-        let mut batches = self.transactions(arrivals);
-        if !waiting.is_empty() {
-            waiting.append(&mut batches.pop().unwrap_or_default());
-            waiting.sort_by_key(class);
-            batches.push(waiting);
-        }
-        let crowded = self.crowded.load(Ordering::Relaxed);
-        self.crowded.store(crowded.saturating_sub(1), Ordering::Relaxed);
-        while let Some(first) = batches.pop() {
-            // While submissions are refused, those behind likely are too: their records would be written for nothing.
-            let early = crowded == 0 && !self.refuses && self.waiting.is_empty();
-            let second = batches.pop_if(|next| early && may_be_early(next)).unwrap_or_default();
-            let (first_turn, second_turn) = Turn::two();
-            let (first, second) = tokio::join!(self.carry(first, first_turn), self.carry(second, second_turn));
-            self.refuses = first.refused || second.refused;
-            self.waiting.extend(first.waiting.into_iter().chain(second.waiting));
-            batches.extend(second.again.into_iter().chain(first.again));
+        all.sort_by_key(|item| policy.limits.class_of(item.submission.priority));
+        let mut batches = vec![all];
+        while let Some(mut batch) = batches.pop().filter(|batch| !batch.is_empty()) {
+            metrics::histogram!("tidegate_admission_batch_tasks").record(batch.len() as f64);
+            let started = Instant::now();
+            match self.admit(&mut batch).await {
+                Ok(answers) => {
+                    metrics::histogram!("tidegate_admission_seconds").record(started.elapsed().as_secs_f64());
+                    let mut told = Vec::with_capacity(batch.len());
+                    for (mut item, answer) in batch.into_iter().zip(answers) {
+                        match answer {
+                            Answer::Now(answer) => told.push((item, answer)),
+                            Answer::Wait => {
+                                item.parked = true;
+                                self.waiting.push(item);
+                            }
+                        }
+                    }
+                    self.tell(told);
+                }
+                Err(StoreError::Data(error)) if batch.len() == 1 => {
+                    tracing::warn!(%error, "the database refused a submission");
+                    batch.into_iter().for_each(|item| drop(item.reply.send(Err(AdmitError::Invalid))));
+                }
+                Err(StoreError::Data(_)) => {
+                    // One of them holds what the database refuses: halve until it stands alone.
+                    let mut first = batch;
+                    let second = first.split_off(first.len() / 2);
+                    batches.extend([second, first]);
+                }
+                Err(StoreError::OutcomeUnknown(error)) => {
+                    tracing::warn!(?error, tasks = batch.len(), "the connection broke while committing submissions");
+                    for item in batch {
+                        let _gone = item.reply.send(Err(AdmitError::OutcomeUnknown(item.submission.id)));
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, tasks = batch.len(), "submissions could not be decided");
+                    batch.into_iter().for_each(|item| drop(item.reply.send(Err(AdmitError::Unavailable))));
+                }
+            }
         }
         metrics::gauge!("tidegate_admission_waiting_callers").set(self.waiting.len() as f64);
     }
@@ -114,17 +132,6 @@ impl Flush<Item> for Door {
     fn again(&self) -> Option<Duration> {
         (!self.waiting.is_empty()).then_some(LOOK_AT_WAITING)
     }
-}
-
-/// What is left of a batch once its callers have their answers.
-#[derive(Default)]
-struct Left {
-    /// Callers that wait for room.
-    waiting: Vec<Item>,
-    /// What is to be tried again, the last first.
-    again: Vec<Vec<Item>>,
-    /// Whether somebody was refused.
-    refused: bool,
 }
 
 /// Takes what its caller has not given up, and what can still be answered in time.
@@ -167,93 +174,16 @@ impl Door {
         options: AdmitterOptions,
     ) -> Self {
         let callers = Handle::current();
-        Self {
-            store,
-            connections,
-            refusals,
-            memory,
-            pace,
-            options,
-            callers,
-            waiting: Vec::new(),
-            refuses: false,
-            crowded: AtomicU32::new(0),
-        }
+        Self { store, connections, refusals, memory, pace, options, callers, waiting: Vec::new() }
     }
 
-    /// What fits in one transaction each, the first last.
-    fn transactions(&self, arrivals: Vec<Item>) -> Vec<Vec<Item>> {
-        let (mut all, mut batch, mut weight) = (Vec::new(), Vec::new(), 0);
-        for item in arrivals {
-            let full = batch.len() >= self.options.batch_tasks || weight + item.weight() > self.options.batch_bytes;
-            if full && !batch.is_empty() {
-                all.push(std::mem::take(&mut batch));
-                weight = 0;
-            }
-            weight += item.weight();
-            batch.push(item);
-        }
-        all.push(batch);
-        all.reverse();
-        all
-    }
-
-    /// Decides a batch and answers its callers.
-    async fn carry(&self, mut batch: Vec<Item>, turn: Turn) -> Left {
-        let mut left = Left::default();
-        if batch.is_empty() {
-            return left;
-        }
-        metrics::histogram!("tidegate_admission_batch_tasks").record(batch.len() as f64);
-        let started = Instant::now();
-        match self.admit(&mut batch, turn).await {
-            Ok(answers) => {
-                metrics::histogram!("tidegate_admission_seconds").record(started.elapsed().as_secs_f64());
-                let mut told = Vec::with_capacity(batch.len());
-                for (mut item, answer) in batch.into_iter().zip(answers) {
-                    match answer {
-                        Answer::Now(answer) => {
-                            left.refused |= is_refusal(&answer);
-                            told.push((item, answer));
-                        }
-                        Answer::Wait => {
-                            item.parked = true;
-                            left.waiting.push(item);
-                        }
-                    }
-                }
-                self.tell(told);
-            }
-            Err(StoreError::Data(error)) if batch.len() == 1 => {
-                tracing::warn!(%error, "the database refused a submission");
-                batch.into_iter().for_each(|item| drop(item.reply.send(Err(AdmitError::Invalid))));
-            }
-            Err(StoreError::Data(_)) => {
-                // One of them holds what the database refuses: halve until it stands alone.
-                let second = batch.split_off(batch.len() / 2);
-                left.again.extend([second, batch]);
-            }
-            Err(StoreError::OutcomeUnknown(error)) => {
-                tracing::warn!(?error, tasks = batch.len(), "the connection broke while committing submissions");
-                for item in batch {
-                    let _gone = item.reply.send(Err(AdmitError::OutcomeUnknown(item.submission.id)));
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, tasks = batch.len(), "submissions could not be decided");
-                batch.into_iter().for_each(|item| drop(item.reply.send(Err(AdmitError::Unavailable))));
-            }
-        }
-        left
-    }
-
-    async fn admit(&self, batch: &mut [Item], mut turn: Turn) -> Result<Vec<Answer>, StoreError> {
+    async fn admit(&self, batch: &mut [Item]) -> Result<Vec<Answer>, StoreError> {
         // Whoever came first has waited longest: nobody is kept past the door's time-out by a slow database.
         let newcomers = batch.iter().filter(|item| !item.parked).map(|item| item.came);
         let until = newcomers.min().unwrap_or_else(Instant::now) + DOOR_TIMEOUT;
         let mut tries = self.store.tries();
         let prepared = loop {
-            let preparing = timeout_at(until.into(), self.prepare(batch, &mut turn)).await;
+            let preparing = timeout_at(until.into(), self.prepare(batch)).await;
             match preparing.unwrap_or(Err(StoreError::Unavailable(None))) {
                 Err(error) if tries.again(&error) => {}
                 prepared => break prepared?,
@@ -271,7 +201,7 @@ impl Door {
     }
 
     /// Everything but the commit.
-    async fn prepare(&self, batch: &mut [Item], turn: &mut Turn) -> Result<Prepared, StoreError> {
+    async fn prepare(&self, batch: &mut [Item]) -> Result<Prepared, StoreError> {
         let policy = self.store.policy();
         let wanted = Wanted::of(batch.iter().map(|item| &*item.submission));
         // Flows are made before the lock is taken where they are new; mostly they are remembered.
@@ -279,15 +209,7 @@ impl Door {
             batch.iter().map(|item| flow_key(&policy, &item.submission)).collect();
         self.store.directory.resolve(&self.connections, &keys.into_iter().collect::<Vec<_>>()).await?;
         let held = held_inputs(&policy, batch);
-        let early = match turn.behind.take() {
-            Some(before) => self.begin_early(&policy, batch, before).await?,
-            None => None,
-        };
-        let (mut tx, early) = match early {
-            Some((tx, early)) => (tx, Some(early)),
-            None => (self.connections.begin(true).await?, None),
-        };
-        turn.has_the_row();
+        let mut tx = self.connections.begin(true).await?;
         let read_at = Instant::now();
         let read = facts::read(&self.store, &wanted, &self.pace, &mut tx).await?;
         let policy = self.store.policy_at(read.revision, &mut tx).await?;
@@ -299,15 +221,11 @@ impl Door {
         self.look_further(&policy, &mut facts, batch, &mut tx).await?;
         let before = facts.shedding;
         facts.shedding = shed_flags(&policy, &facts, now);
-        let (answers, decided) = self.decide(batch, &policy, &mut facts, read.known, now, early.as_ref());
-        let recorded = early.as_ref().is_some_and(|early| early.holds(&decided));
-        if early.is_some() && !recorded {
-            self.unrecord(batch, &mut tx).await?;
-        }
+        let (answers, decided) = self.decide(batch, &policy, &mut facts, read.known, now);
         let displaced: Vec<Candidate> =
             decided.iter().flat_map(|decided| decided.verdict.displaced.iter().cloned()).collect();
         self.displace(&displaced, now, &mut tx).await?;
-        let rings = self.write(&decided, recorded, now, &mut tx).await?;
+        let rings = self.write(&decided, now, &mut tx).await?;
         facts.shedding = shed_flags(&policy, &facts, now);
         self.write_flags(before, facts.shedding, &mut tx).await?;
         Ok(Prepared { tx, answers, rings, displaced: !displaced.is_empty(), policy, facts, read: read_at })
@@ -361,13 +279,11 @@ impl Door {
         facts: &mut Facts,
         mut known: HashMap<(String, String), (Vec<u8>, TaskId)>,
         now: EpochMs,
-        early: Option<&Early>,
     ) -> (Vec<Answer>, Vec<Decided<'a>>) {
-        let now = early.map_or(now, |early| early.now);
         let mut decided = Vec::with_capacity(batch.len());
         let mut answers = Vec::with_capacity(batch.len());
         let (mut parked, mut weight) = (0, 0);
-        for (n, item) in batch.iter().enumerate() {
+        for item in batch {
             let submission = &item.submission;
             let key = submission
                 .idempotency
@@ -387,7 +303,7 @@ impl Door {
                 answers.push(Answer::Wait);
                 continue;
             }
-            let waited_ms = early.map_or_else(|| item.arrived.elapsed().as_millis() as u64, |early| early.waited_ms(n));
+            let waited_ms = item.arrived.elapsed().as_millis() as u64;
             let mut verdict = decide(policy, facts, submission, now, waited_ms);
             let waits = |until: EpochMs| until.min(verdict.decision.times.arrived + MAX_WAIT_MS) > now;
             if verdict.wait_until.is_some_and(waits) && !item.reply.is_closed() {
@@ -474,7 +390,7 @@ fn held_inputs(policy: &Policy, batch: &[Item]) -> Vec<usize> {
 }
 
 /// The flow that a submission would wait in.
-pub(crate) fn flow_key(policy: &Policy, submission: &Submission) -> FlowKey {
+fn flow_key(policy: &Policy, submission: &Submission) -> FlowKey {
     FlowKey {
         class: policy.limits.class_of(submission.priority),
         tenant: submission.tenant.as_str().to_owned(),
@@ -486,7 +402,7 @@ pub(crate) fn flow_key(policy: &Policy, submission: &Submission) -> FlowKey {
 
 /// Ids carry the time of arrival, by which records are partitioned and dropped: one by a clock that is far from the
 /// database's would fall into the wrong partition, so it is made again.
-pub(crate) fn correct_ids(batch: &mut [Item], now: EpochMs, cell: u8) {
+fn correct_ids(batch: &mut [Item], now: EpochMs, cell: u8) {
     for item in batch {
         if !item.parked && (item.submission.id.arrived_ms() - now).abs() > MAX_SKEW_MS {
             item.submission.id = TaskId::new(now, rand::random(), cell);
@@ -503,19 +419,11 @@ pub(crate) fn holding(submission: &Submission) -> Holding {
     }
 }
 
-/// Whether somebody is refused by this answer.
-fn is_refusal(answer: &Admission) -> bool {
-    matches!(answer, Admission::Decided { decision, .. } if decision.status.is_final())
-}
-
 /// Whether a task may run at once and has nothing but the ordinary columns.
 pub(crate) fn is_plain(submission: &Submission, decision: &Decision) -> bool {
-    decision.status == Status::Queued && decision.times.not_before.is_none() && is_ordinary(submission)
-}
-
-/// Whether a submission has nothing but the ordinary columns, apart from its times.
-pub(crate) fn is_ordinary(submission: &Submission) -> bool {
-    submission.idempotency.is_none()
+    decision.status == Status::Queued
+        && decision.times.not_before.is_none()
+        && submission.idempotency.is_none()
         && submission.parent_id.is_none()
         && submission.cancellation_token.is_none()
         && submission.workflow_id.is_none()

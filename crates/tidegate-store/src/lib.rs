@@ -18,7 +18,6 @@ mod claim_room;
 mod connection;
 mod directory;
 mod door;
-mod early;
 mod error;
 mod explain;
 mod facts;

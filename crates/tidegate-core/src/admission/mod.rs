@@ -115,37 +115,34 @@ enum Place {
     Deferred(Reason),
 }
 
-impl Decision {
-    /// A submission without a parent as it comes to the queue: what its decision says before anything is known of the cell.
-    pub fn draft(policy: &Policy, submission: &Submission, now: EpochMs, waited_ms: u64) -> Self {
-        let times = submission.timing.resolve(&policy.limits, now, waited_ms);
-        let from = times.not_before.unwrap_or(times.arrived);
-        Self {
-            status: Status::Queued,
-            reason: None,
-            class: policy.limits.class_of(submission.priority),
-            rank: order::rank(from, submission.priority, policy.limits.ageing_step_ms),
-            times,
-            decided: now,
-            depth: submission.depth,
-            session: None,
-            retry_after_ms: None,
-            expected_wait_ms: None,
-            queue_position: None,
-            quota: None,
-        }
-    }
-}
-
 /// Decides over facts that hold until [`Facts::take`]. `waited_ms` is how long ago the submission arrived.
 pub fn decide(policy: &Policy, facts: &Facts, submission: &Submission, now: EpochMs, waited_ms: u64) -> Verdict {
-    let mut decision = Decision::draft(policy, submission, now, waited_ms);
+    let mut times = submission.timing.resolve(&policy.limits, now, waited_ms);
+    let class = policy.limits.class_of(submission.priority);
     let parent = submission.parent_id.map(|id| facts.parents.get(&id));
     if let Some(Some(parent)) = parent {
-        decision.times.deadline = decision.times.deadline.min(parent.deadline - PARENT_RESERVE_MS);
-        decision.depth = decision.depth.min(parent.depth.saturating_sub(1));
+        times.deadline = times.deadline.min(parent.deadline - PARENT_RESERVE_MS);
     }
-    let Decision { class, times, .. } = decision;
+    let rank =
+        order::rank(times.not_before.unwrap_or(times.arrived), submission.priority, policy.limits.ageing_step_ms);
+    let depth = match parent {
+        Some(Some(parent)) => submission.depth.min(parent.depth.saturating_sub(1)),
+        _ => submission.depth,
+    };
+    let mut decision = Decision {
+        status: Status::Queued,
+        reason: None,
+        class,
+        rank,
+        times,
+        decided: now,
+        depth,
+        session: None,
+        retry_after_ms: None,
+        expected_wait_ms: None,
+        queue_position: None,
+        quota: None,
+    };
     let mut verdict = Verdict { decision, displaced: Vec::new(), wait_until: None, rate_ns: 0, tokens_ns: 0 };
     let ask = Ask::of(submission, class);
     let wait_ms = expected_wait_ms(policy, facts, &ask, now);

@@ -12,7 +12,6 @@ mod door_bounds;
 mod door_full;
 mod door_rules;
 mod door_upkeep;
-mod early;
 mod explaining;
 mod groups;
 mod head_of_line;

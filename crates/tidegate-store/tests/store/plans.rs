@@ -42,8 +42,6 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
         ("claim room", include_str!("../../src/claim_room.sql").to_owned(), 4),
         ("admit", format!("{LEDGER}{}", include_str!("../../src/admit.sql")), 62),
         ("admit plain", format!("{LEDGER}{}", include_str!("../../src/admit_plain.sql")), 47),
-        ("admit places", format!("{LEDGER}{}", include_str!("../../src/admit_places.sql")), 43),
-        ("record early", include_str!("../../src/record_early.sql").to_owned(), 15),
         ("release", include_str!("../../src/release.sql").to_owned(), 2),
         ("look", include_str!("../../src/look.sql").to_owned(), 12),
         ("changes", format!("{LEDGER}{}", include_str!("../../src/changes.sql")), 61),
