@@ -1,6 +1,6 @@
 //! What must be true when everything is over, and that its violation is noticed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sqlx::{Connection, PgConnection};
 use tidegate_store::{Store, StoreOptions};
@@ -11,6 +11,8 @@ use crate::fleet::connect;
 
 /// How long a server may take to notice that the process behind a connection is gone.
 const CLOSING: Duration = Duration::from_secs(10);
+/// Whatever is open for so long in a cell without work was left open.
+const OPEN_FOR_GOOD: Duration = Duration::from_secs(1);
 
 /// What is left of work, where nothing must be.
 const LEFT: &str = "SELECT place, n FROM ( \
@@ -77,7 +79,7 @@ pub(crate) async fn faults(url: &str, ids: &[String]) -> Vec<String> {
     faults.extend(histories.iter().flat_map(History::faults));
     let known: std::collections::HashSet<String> = histories.iter().map(|history| history.id.to_string()).collect();
     faults.extend(ids.iter().filter(|id| !known.contains(*id)).map(|id| format!("task {id} is not known")));
-    if open_transactions(&mut connection).await > 0 {
+    if stays_open(&mut connection).await {
         faults.push("a transaction is open".to_owned());
     }
     connection.close().await.unwrap();
@@ -86,6 +88,18 @@ pub(crate) async fn faults(url: &str, ids: &[String]) -> Vec<String> {
 
 async fn open_transactions(connection: &mut PgConnection) -> i64 {
     sqlx::query_scalar(OPEN).fetch_one(connection).await.unwrap()
+}
+
+/// Whether a transaction is open however often one looks: the upkeep of a cell that lives begins one now and then.
+async fn stays_open(connection: &mut PgConnection) -> bool {
+    let until = Instant::now() + OPEN_FOR_GOOD;
+    while open_transactions(connection).await > 0 {
+        if Instant::now() >= until {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    false
 }
 
 /// Waits until no transaction is open, which takes a moment where a process was killed inside one.
