@@ -97,6 +97,21 @@ pub(crate) async fn read(
     }
 }
 
+/// The same of a body that may be missing: JSON, or nothing.
+pub(crate) async fn read_any(
+    app: &Shared,
+    headers: &HeaderMap,
+    body: Body,
+    most: usize,
+) -> Result<Option<Received>, Rejection> {
+    let received = read(app, headers, body, most).await?;
+    if received.text()?.trim_ascii().is_empty() {
+        return Ok(None);
+    }
+    check_json(headers)?;
+    Ok(Some(received))
+}
+
 async fn read_within(app: &Shared, headers: &HeaderMap, body: &mut Body, most: usize) -> Result<Received, Rejection> {
     if !body.is_end_stream() {
         check_plain(headers)?;

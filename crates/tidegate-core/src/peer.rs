@@ -143,7 +143,12 @@ const BURST_OF_MINUTE: u64 = 600;
 impl PeerLimits {
     /// Whether something may have to wait for it although a slot is free.
     pub fn limits_running(&self) -> bool {
-        self.max_in_flight.is_some() || self.requests_per_minute.is_some() || self.tokens_per_minute.is_some()
+        self.max_in_flight.is_some() || self.limits_rate()
+    }
+
+    /// Whether there is a limit of what it may be sent in a minute.
+    pub fn limits_rate(&self) -> bool {
+        self.requests_per_minute.is_some() || self.tokens_per_minute.is_some()
     }
 
     /// The requests that it may be sent. They are spread over the minute: at once it gets a tenth of a second's worth, at

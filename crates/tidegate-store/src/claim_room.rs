@@ -126,11 +126,6 @@ impl Limited {
         })
     }
 
-    /// When it was read.
-    pub(crate) fn now(&self) -> EpochMs {
-        self.now
-    }
-
     /// Where a look for `want` tasks goes, where so many of this turn's reports may still give room back. The kinds in
     /// `full` have no room in this worker, and suspects only with `suspects`. `from` says which lines come first where there
     /// are more than a look visits.

@@ -18,7 +18,7 @@ use crate::store::StoreInner;
 
 pub(crate) const FACTS: &str = include_str!("facts.sql");
 const BACKLOG: &str = include_str!("backlog.sql");
-pub(crate) const RESERVED: &str = include_str!("reserved.sql");
+const RESERVED: &str = include_str!("reserved.sql");
 /// Most reserved slots that one batch looks at: more than a fleet has that claims at all.
 const MAX_RESERVED: i32 = 10_000;
 /// Most sessions with a free slot that one batch sees: it fills no more.
@@ -238,7 +238,7 @@ fn held(facts: &mut Facts, key: &str, n: &[i64]) {
 /// Counts among the facts what slots are reserved for of the peers with a rate, where somebody who asks for one could get
 /// a slot: those tasks draw from the rate when they start, and before whoever comes now.
 pub(crate) async fn read_reserved(policy: &Policy, facts: &mut Facts, tx: &mut Tx) -> Result<(), StoreError> {
-    let rated = |peer: &&String| policy.peer(peer).is_some_and(|peer| peer.requests().or(peer.tokens()).is_some());
+    let rated = |peer: &&String| policy.peer(peer).is_some_and(PeerLimits::limits_rate);
     let peers: Vec<String> = facts.peer_rates.keys().filter(rated).cloned().collect();
     if facts.sessions.is_empty() || peers.is_empty() {
         return Ok(());

@@ -8,7 +8,6 @@ use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::background::panic_message;
 
@@ -40,27 +39,25 @@ pub(crate) trait Flush<T>: Send + 'static {
     }
 }
 
-/// Starts gathering, as a task. Ends when every sender is gone, or when `closed` is cancelled and nothing waits any
-/// more.
+/// Who gathers, and how to send to it. It ends when every sender is gone, or when `closed` is cancelled and nothing waits
+/// any more.
+pub(crate) fn gatherer<T: Weighted>(
+    limits: GatherLimits,
+    flush: impl Flush<T>,
+    closed: CancellationToken,
+) -> (mpsc::Sender<T>, impl Future<Output = ()> + Send) {
+    let (sender, receiver) = mpsc::channel::<T>(limits.waiting);
+    (sender, run(limits, flush, closed, receiver))
+}
+
+/// Starts gathering, as a task.
 pub(crate) fn gather<T: Weighted>(
     limits: GatherLimits,
     flush: impl Flush<T>,
     closed: CancellationToken,
 ) -> mpsc::Sender<T> {
-    let (sender, receiver) = mpsc::channel::<T>(limits.waiting);
-    tokio::spawn(run(limits, flush, closed, receiver));
-    sender
-}
-
-/// The same as one of `tasks`: whoever waits for those waits until all that was sent before `closed` is handled.
-pub(crate) fn gather_among<T: Weighted>(
-    limits: GatherLimits,
-    flush: impl Flush<T>,
-    closed: CancellationToken,
-    tasks: &TaskTracker,
-) -> mpsc::Sender<T> {
-    let (sender, receiver) = mpsc::channel::<T>(limits.waiting);
-    tasks.spawn(run(limits, flush, closed, receiver));
+    let (sender, gathering) = gatherer(limits, flush, closed);
+    tokio::spawn(gathering);
     sender
 }
 
@@ -72,9 +69,8 @@ pub(crate) fn gather_on_thread<T: Weighted>(
     flush: impl Flush<T>,
     closed: CancellationToken,
 ) -> std::io::Result<mpsc::Sender<T>> {
-    let (sender, receiver) = mpsc::channel::<T>(limits.waiting);
+    let (sender, gathering) = gatherer(limits, flush, closed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let gathering = run(limits, flush, closed, receiver);
     std::thread::Builder::new().name(name.to_owned()).spawn(move || runtime.block_on(gathering))?;
     Ok(sender)
 }

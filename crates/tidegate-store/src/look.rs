@@ -38,18 +38,20 @@ pub(crate) struct Aim {
     pub(crate) suspects: bool,
 }
 
-/// What was seen on a second connection, in a transaction that still stands.
-pub(crate) struct Looked {
-    pub(crate) limited: Limited,
+/// What was seen.
+pub(crate) struct Sight {
+    limited: Limited,
     open: Open,
     rows: Vec<PgRow>,
-    tx: Tx,
 }
 
+/// What was seen on a second connection, and the transaction there, which still stands.
+pub(crate) type Beside = (Sight, Tx);
+
 /// Ends the transaction of a look.
-pub(crate) async fn end_looking(looked: Option<Looked>) {
-    if let Some(looked) = looked {
-        looked.tx.rollback().await;
+pub(crate) async fn end_looking(beside: Option<Beside>) {
+    if let Some((_, tx)) = beside {
+        tx.rollback().await;
     }
 }
 
@@ -59,49 +61,40 @@ impl Session {
     /// committed where its snapshots are taken, and leases are not among what it reads. Were the row lost meanwhile, the
     /// turn could not commit. Nothing where the reports are few, no connection is at hand, or it fails: then the turn looks
     /// itself.
-    pub(crate) async fn look_beside(&self, aim: &Aim) -> Option<Looked> {
+    pub(crate) async fn look_beside(&self, aim: &Aim) -> Option<Beside> {
         if aim.want == 0 || aim.reports < LOOK_BESIDE_FROM {
             return None;
         }
         let looking = async {
             let mut tx = self.store.connections.begin_at_hand().await?;
-            let (limited, open) = self.room(aim, &mut tx).await.ok()?;
-            let rows = self.look(aim.want, &open, &mut tx).await.ok()?;
-            Some(Looked { limited, open, rows, tx })
+            Some((self.look(aim, &mut tx).await.ok()?, tx))
         };
         tokio::time::timeout(LOOK_BESIDE_LIMIT, looking).await.ok()?
     }
 
-    /// Chooses among what was seen so.
-    pub(crate) async fn claim_looked(
+    /// Chooses among what was seen.
+    pub(crate) async fn claim_of(
         &self,
         aim: &Aim,
-        looked: &mut Looked,
+        Sight { limited, open, rows }: &Sight,
         changes: &mut Changes,
+        tx: &mut Tx,
     ) -> Result<Claim, StoreError> {
-        let Looked { limited, open, rows, tx } = looked;
         let claiming = Claiming { session: self, want: aim.want, limited, open, of_kinds: &aim.of_kinds };
         claiming.claim(rows, changes, tx).await
     }
 
-    /// Looks in the turn's own transaction, and chooses.
-    pub(crate) async fn claim_in(&self, aim: &Aim, changes: &mut Changes, tx: &mut Tx) -> Result<Claim, StoreError> {
-        let (limited, open) = self.room(aim, tx).await?;
-        let rows = self.look(aim.want, &open, tx).await?;
-        let (limited, open) = (&limited, &open);
-        let claiming = Claiming { session: self, want: aim.want, limited, open, of_kinds: &aim.of_kinds };
-        claiming.claim(&rows, changes, tx).await
-    }
-
-    /// What may still run, and where a look goes.
-    async fn room(&self, aim: &Aim, tx: &mut Tx) -> Result<(Limited, Open), StoreError> {
+    /// Looks at what may still run, and at what waits where that has room.
+    pub(crate) async fn look(&self, aim: &Aim, tx: &mut Tx) -> Result<Sight, StoreError> {
         let limited = Limited::read(&self.store, &self.kinds(), self.heart.session, aim.held, tx).await?;
         let from = self.state().lines_from;
         let open = limited.open(aim.want, aim.reports, &aim.full, aim.suspects, from);
-        Ok((limited, open))
+        let rows = self.heads(aim.want, &open, tx).await?;
+        Ok(Sight { limited, open, rows })
     }
 
-    async fn look(&self, want: usize, open: &Open, tx: &mut Tx) -> Result<Vec<PgRow>, StoreError> {
+    /// The first tasks of the flows that a look visits.
+    async fn heads(&self, want: usize, open: &Open, tx: &mut Tx) -> Result<Vec<PgRow>, StoreError> {
         let (kinds, session) = (self.kinds(), self.heart.session);
         let (percent, first): (i64, Vec<i64>) = {
             let mut state = self.state();

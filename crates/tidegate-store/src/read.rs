@@ -50,9 +50,6 @@ const MAX_POSITION: i64 = 1_000;
 impl Store {
     /// A task of a tenant, or the record of a refused submission. Another tenant's task is as unknown as none.
     pub async fn task(&self, tenant: &TenantId, id: TaskId) -> Result<Option<TaskRecord>, StoreError> {
-        if let Some(refused) = self.inner_ref().unwritten.find(tenant, id) {
-            return Ok(Some(refused));
-        }
         if let Some(row) = self.ask(|| sqlx::query(ONE).bind(id.0).bind(tenant.as_str().to_owned())).await?.first() {
             let mut task = task_of(row)?;
             if task.status == Status::Queued {
@@ -222,51 +219,27 @@ fn task_of(row: &PgRow) -> Result<TaskRecord, StoreError> {
 }
 
 fn refused_of(row: &PgRow) -> Result<TaskRecord, StoreError> {
-    let refused_ms: EpochMs = row.try_get("refused_ms")?;
+    let decided: EpochMs = row.try_get("refused_ms")?;
     let admission_wait_ms = i64::from(row.try_get::<i32, _>("admission_wait_ms")?);
+    let (tenant, kind) = (name(TenantId::parse, row.try_get("tenant")?)?, name(Kind::parse, row.try_get("kind")?)?);
     Ok(TaskRecord {
-        id: TaskId(row.try_get("id")?),
-        tenant: name(TenantId::parse, row.try_get("tenant")?)?,
-        kind: name(Kind::parse, row.try_get("kind")?)?,
         peer: row.try_get::<Option<&str>, _>("peer")?.map(|peer| name(PeerName::parse, peer)).transpose()?,
         class: class_of(row.try_get("class")?)?,
         priority: row.try_get::<i16, _>("priority")? as u8,
-        priority_notes: Vec::new(),
-        status: status(row)?,
         reason: reason(row)?,
         detail: row.try_get("detail")?,
-        note: None,
-        enqueued_ms: refused_ms - admission_wait_ms,
+        enqueued_ms: decided - admission_wait_ms,
         not_before_ms: row.try_get("not_before_ms")?,
-        queue_position: None,
-        started_ms: None,
-        finished_ms: Some(refused_ms),
         deadline_ms: row.try_get("deadline_ms")?,
         now_ms: row.try_get("now_ms")?,
         admission_wait_ms,
-        attempt: 0,
         max_attempts: row.try_get::<i16, _>("max_attempts")? as u32,
-        deliveries: 0,
-        fence: Fence(0),
-        attempt_timeout_ms: None,
-        min_useful_ms: 0,
-        cancel_requested_ms: None,
-        cancel_delivered_ms: None,
-        cancel_acknowledged_ms: None,
         estimated: cost(row, "tokens", "usd_micros")?.unwrap_or_default(),
-        actual: None,
-        worker: None,
-        progress: None,
-        payload: None,
-        result: None,
-        error: None,
         labels: row.try_get("label_text")?,
         workflow_id: row.try_get("workflow_id")?,
         parent_id: row.try_get::<Option<Uuid>, _>("parent_id")?.map(TaskId),
-        children: Vec::new(),
         cancellation_token: row.try_get("cancellation_token")?,
-        idempotency_key: None,
-        redriven_from: None,
+        ..TaskRecord::refused(TaskId(row.try_get("id")?), tenant, kind, status(row)?, decided)
     })
 }
 

@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use tidegate_core::admission::Decision;
 use tidegate_core::submission::Submission;
-use tidegate_core::{Fence, PeerName, Reason, TaskId, TenantId};
+use tidegate_core::{PeerName, Reason, TaskId, TenantId};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::connection::call;
 use crate::error::StoreError;
-use crate::gather::{Flush, GatherLimits, Weighted, gather_among};
+use crate::gather::{Flush, GatherLimits, Weighted, gatherer};
 use crate::store::StoreInner;
 use crate::types::{TaskFilter, TaskRecord};
 
@@ -68,49 +68,23 @@ impl Refusal {
     /// What a read of the database will tell of it.
     fn record(&self) -> TaskRecord {
         let Self { submission, decision } = self;
+        let (tenant, kind) = (submission.tenant.clone(), submission.kind.clone());
         TaskRecord {
-            id: submission.id,
-            tenant: submission.tenant.clone(),
-            kind: submission.kind.clone(),
             peer: submission.peer.clone(),
             class: decision.class,
             priority: submission.priority.get(),
-            priority_notes: Vec::new(),
-            status: decision.status,
             reason: Some(self.reason()),
-            detail: None,
-            note: None,
             enqueued_ms: decision.times.arrived,
             not_before_ms: decision.times.not_before,
-            queue_position: None,
-            started_ms: None,
-            finished_ms: Some(decision.decided),
             deadline_ms: decision.times.deadline,
-            now_ms: decision.decided,
             admission_wait_ms: decision.decided - decision.times.arrived,
-            attempt: 0,
             max_attempts: submission.max_attempts.into(),
-            deliveries: 0,
-            fence: Fence(0),
-            attempt_timeout_ms: None,
-            min_useful_ms: 0,
-            cancel_requested_ms: None,
-            cancel_delivered_ms: None,
-            cancel_acknowledged_ms: None,
             estimated: submission.cost,
-            actual: None,
-            worker: None,
-            progress: None,
-            payload: None,
-            result: None,
-            error: None,
             labels: submission.labels.clone(),
             workflow_id: submission.workflow_id.clone(),
             parent_id: submission.parent_id,
-            children: Vec::new(),
             cancellation_token: submission.cancellation_token.clone(),
-            idempotency_key: None,
-            redriven_from: None,
+            ..TaskRecord::refused(submission.id, tenant, kind, decision.status, decision.decided)
         }
     }
 }
@@ -176,7 +150,9 @@ impl Refusals {
         let closed = store.closed.clone();
         let recorder = Recorder { store: store.clone() };
         // What was refused last, such as by a server that drains, is written before the store takes its leave.
-        Self { sender: gather_among(limits, recorder, closed, &store.tasks), store }
+        let (sender, gathering) = gatherer(limits, recorder, closed);
+        store.tasks.spawn(gathering);
+        Self { sender, store }
     }
 
     /// Remembers one, without its payload. False where it was dropped instead.

@@ -20,7 +20,7 @@ use crate::connection::{Connections, Tx, call};
 use crate::error::StoreError;
 use crate::heart::Heart;
 use crate::ledger::Rings;
-use crate::look::{Aim, Looked, end_looking};
+use crate::look::{Aim, Beside, end_looking};
 use crate::permits::end_with_leases;
 use crate::released::{REPORT, token_shift};
 use crate::seen::{Terms, claimed_of};
@@ -58,7 +58,7 @@ struct Finish<'a> {
     changes: Changes,
     claim: Claim,
     now: Option<EpochMs>,
-    looked: Option<Looked>,
+    beside: Option<Beside>,
 }
 
 /// What ended while a turn waited for the cell's lock.
@@ -213,36 +213,40 @@ impl Session {
         let aim = self.aim(want, &reports);
         let mut changes = Changes::default();
         let (mut settled, mut now) = (vec![Settled::LeaseLost; reports.len()], None);
-        let mut looked = None;
+        let mut beside = None;
         if !reports.is_empty() {
             let settling = self.settle(&reports, &mut settled, &mut changes, &mut tx);
-            let (settled_at, beside) = tokio::join!(settling, self.look_beside(&aim));
-            (now, looked) = (settled_at?, beside);
+            let (settled_at, looked) = tokio::join!(settling, self.look_beside(&aim));
+            (now, beside) = (settled_at?, looked);
         }
-        let claim = match &mut looked {
-            Some(looked) => {
+        let claim = match &mut beside {
+            Some((sight, looking)) => {
                 // The records of what completed are written while what starts is chosen.
                 let early = changes.take_completed();
-                let writing = early.write(&mut tx, now.unwrap_or(looked.limited.now()));
-                let (written, claim) = tokio::join!(writing, self.claim_looked(&aim, looked, &mut changes));
+                // Whatever ended, it is known when.
+                let writing = early.write(&mut tx, now.unwrap_or_default());
+                let (written, claim) = tokio::join!(writing, self.claim_of(&aim, sight, &mut changes, looking));
                 written?;
                 claim?
             }
-            None if want > 0 => self.claim_in(&aim, &mut changes, &mut tx).await?,
+            None if want > 0 => {
+                let sight = self.look(&aim, &mut tx).await?;
+                self.claim_of(&aim, &sight, &mut changes, &mut tx).await?
+            }
             None => Claim::default(),
         };
         now = now.or(claim.now);
-        self.finish(tx, Finish { began, reports: &reports, settled, changes, claim, now, looked }).await
+        self.finish(tx, Finish { began, reports: &reports, settled, changes, claim, now, beside }).await
     }
 
     /// Writes and commits what a turn has decided.
     async fn finish(&self, mut tx: Tx, turn: Finish<'_>) -> Result<Turn, StoreError> {
-        let Finish { began, reports, settled, changes, mut claim, now, looked } = turn;
+        let Finish { began, reports, settled, changes, mut claim, now, beside } = turn;
         let mut claimed = std::mem::take(&mut claim.tasks);
         let (more, again_in) = (claim.more, claim.again_in);
         let ended = settled.iter().any(|settled| matches!(settled, Settled::Ended(_)));
         let (Some(now), false) = (now, changes.is_empty()) else {
-            tokio::join!(tx.rollback(), end_looking(looked));
+            tokio::join!(tx.rollback(), end_looking(beside));
             self.let_go(reports);
             return Ok(Turn { settled, claimed: Vec::new(), more, again_in });
         };
@@ -252,7 +256,7 @@ impl Session {
             tx.commit().await.map(|()| rings)
         };
         // The records have been there since admission: they are read meanwhile, and matter only if the commit succeeds.
-        let (rings, records, ()) = tokio::join!(written, self.fill(&mut claimed), end_looking(looked));
+        let (rings, records, ()) = tokio::join!(written, self.fill(&mut claimed), end_looking(beside));
         let rings = rings?;
         let more = more || rings.unparked;
         self.ring(rings, ended, &settled);

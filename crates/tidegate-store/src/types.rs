@@ -138,6 +138,56 @@ pub struct TaskRecord {
     pub redriven_from: Option<TaskId>,
 }
 
+impl TaskRecord {
+    /// What is the same of all submissions that were refused at the door: nothing became of them.
+    pub(crate) fn refused(id: TaskId, tenant: TenantId, kind: Kind, status: Status, decided: EpochMs) -> Self {
+        Self {
+            id,
+            tenant,
+            kind,
+            peer: None,
+            class: Class::Standard,
+            priority: 0,
+            priority_notes: Vec::new(),
+            status,
+            reason: None,
+            detail: None,
+            note: None,
+            enqueued_ms: decided,
+            not_before_ms: None,
+            queue_position: None,
+            started_ms: None,
+            finished_ms: Some(decided),
+            deadline_ms: decided,
+            now_ms: decided,
+            admission_wait_ms: 0,
+            attempt: 0,
+            max_attempts: 0,
+            deliveries: 0,
+            fence: Fence(0),
+            attempt_timeout_ms: None,
+            min_useful_ms: 0,
+            cancel_requested_ms: None,
+            cancel_delivered_ms: None,
+            cancel_acknowledged_ms: None,
+            estimated: Cost::default(),
+            actual: None,
+            worker: None,
+            progress: None,
+            payload: None,
+            result: None,
+            error: None,
+            labels: None,
+            workflow_id: None,
+            parent_id: None,
+            children: Vec::new(),
+            cancellation_token: None,
+            idempotency_key: None,
+            redriven_from: None,
+        }
+    }
+}
+
 /// An error as a handler reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskError {

@@ -75,14 +75,9 @@ fn ended(id: TaskId, status: Option<tidegate_core::Status>) -> Rejection {
 async fn reason(app: &Shared, request: Request) -> Result<Option<String>, Rejection> {
     let (parts, body) = request.into_parts();
     decode::no_parameters(&parts.uri)?;
-    let received = body::read(app, &parts.headers, body, MAX_BODY).await?;
-    let text = received.text()?;
-    if text.trim_ascii().is_empty() {
-        return Ok(None);
-    }
-    body::check_json(&parts.headers)?;
+    let Some(received) = body::read_any(app, &parts.headers, body, MAX_BODY).await? else { return Ok(None) };
     let mut reason = None;
-    for (name, value) in Members::of(decode::document(text, MAX_PAYLOAD_DEPTH)?, "")?.iter() {
+    for (name, value) in Members::of(decode::document(received.text()?, MAX_PAYLOAD_DEPTH)?, "")?.iter() {
         if name != "reason" {
             return Err(decode::unknown("", name));
         }

@@ -1,6 +1,6 @@
 //! Submissions that are well-formed: what reaches the door, and what comes back.
 
-use tidegate_core::submission::Start;
+use tidegate_core::submission::{OnFull, Start};
 use tidegate_core::{Priority, Reason, Status};
 
 use crate::fake::Trouble;
@@ -38,6 +38,20 @@ async fn a_full_submission_reaches_the_door_whole_and_reads_the_same_later() {
     assert_eq!(submission.idempotency.as_ref().unwrap().key, "k-1");
     // Byte for byte in the answer too.
     assert!(answer.text.contains(&submission.payload) && later.text.contains(&submission.payload));
+}
+
+#[tokio::test]
+async fn how_long_to_wait_may_be_said_beside_every_way_in_and_counts_for_one() {
+    let api = Api::new();
+    for (said, meant) in [
+        ("", OnFull::Reject),
+        ("\"on_full\":\"reject\",", OnFull::Reject),
+        ("\"on_full\":\"defer\",", OnFull::Defer),
+        ("\"on_full\":\"wait\",", OnFull::Wait { max_wait_ms: 500 }),
+    ] {
+        api.submit(format!("{{{said}\"max_wait_ms\":500,\"kind\":\"echo\"}}")).await.expect(202);
+        assert_eq!(api.fake.submissions().last().unwrap().on_full, meant);
+    }
 }
 
 #[tokio::test]

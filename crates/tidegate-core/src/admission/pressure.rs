@@ -6,6 +6,7 @@ use super::slot::{may_run, peer_runs, tenant_runs};
 use crate::EpochMs;
 use crate::limits::Limits;
 use crate::names::Class;
+use crate::peer::PeerLimits;
 use crate::policy::Policy;
 use crate::slots::SlotCaps;
 
@@ -88,7 +89,7 @@ pub fn expected_wait_ms(policy: &Policy, facts: &Facts, ask: &Ask<'_>, now: Epoc
 /// Whether what waits in a flow goes before others for the slots. What no live worker runs does not, nor what waits for
 /// the rate of its peer: slots stand free beside it.
 fn takes_slots(policy: &Policy, facts: &Facts, flow: &Backlog, now: EpochMs) -> bool {
-    let rate = policy.peer(&flow.peer).is_some_and(|peer| peer.requests().is_some() || peer.tokens().is_some());
+    let rate = policy.peer(&flow.peer).is_some_and(PeerLimits::limits_rate);
     !rate && has_worker(facts, &flow.kind) && may_run(policy, facts, flow, now)
 }
 

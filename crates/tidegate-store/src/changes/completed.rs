@@ -102,3 +102,34 @@ impl Changes {
             .bind(start!(|s| s.charged_in.code()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The statement without its comments, each parameter by the order in which it comes first.
+    fn shape(sql: &str) -> String {
+        let code: Vec<&str> = sql.lines().map(str::trim).filter(|line| !line.starts_with("--")).collect();
+        let mut places = Vec::new();
+        let mut pieces = code.join(" ").split('$').map(str::to_owned).collect::<Vec<_>>().into_iter();
+        let mut shape = pieces.next().unwrap_or_default();
+        for piece in pieces {
+            let end = piece.find(|c: char| !c.is_ascii_digit()).unwrap_or(piece.len());
+            let (number, rest) = piece.split_at(end);
+            let at = places.iter().position(|known| known == number).unwrap_or(places.len());
+            if at == places.len() {
+                places.push(number.to_owned());
+            }
+            shape.push_str(&format!("${at}{rest}"));
+        }
+        shape
+    }
+
+    #[test]
+    fn what_is_written_early_is_what_would_have_been_written_with_the_rest() {
+        let plain = include_str!("../changes_plain.sql");
+        let (ended, _) = plain.split_once("RETURNING 1").unwrap();
+        let (_, ended) = ended.split_once("ended AS (").unwrap();
+        assert_eq!(shape(ended).trim(), shape(COMPLETE).trim());
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate_core::Reason;
@@ -16,7 +16,9 @@ use tokio::time::{Instant, timeout};
 
 use super::{Running, options, start};
 use crate::Executor;
+use crate::context::Context;
 use crate::fake::task;
+use crate::handler::RunFuture;
 use crate::http_tool::{HttpToolOptions, http_tool};
 
 const REJECTED: Ending =
@@ -287,6 +289,42 @@ async fn a_cancel_closes_the_connection_at_once() {
     let closed = timeout(Duration::from_secs(2), seen.recv()).await;
     assert_eq!(closed.unwrap(), Some(Seen::Closed));
     assert_eq!(settled(&worker).await.ending, Ending::Cancelled);
+}
+
+/// Tells what the tool had seen at the moment when the call was over.
+struct Watched {
+    call: Arc<dyn Executor>,
+    tool: Arc<Mutex<mpsc::Receiver<Seen>>>,
+    then: mpsc::Sender<Vec<Seen>>,
+}
+
+impl Executor for Watched {
+    fn execute(&self, ctx: Context, payload: String) -> RunFuture<'_> {
+        Box::pin(async move {
+            let ended = self.call.execute(ctx, payload).await;
+            let seen = std::iter::from_fn(|| self.tool.lock().unwrap().try_recv().ok()).collect();
+            self.then.try_send(seen).unwrap();
+            ended
+        })
+    }
+}
+
+/// The slot and the permit of a peer are free when the call is over: the next must not meet this one at the tool.
+#[tokio::test]
+async fn a_call_that_is_given_up_is_over_only_when_the_tool_knows() {
+    for (cancel, ending) in [(true, Ending::Cancelled), (false, Ending::AttemptTimedOut)] {
+        let (address, seen) = tool("").await;
+        let (seen, (then, mut at_the_end)) = (Arc::new(Mutex::new(seen)), mpsc::channel(1));
+        let worker = start(options(), Arc::new(Watched { call: calling(address), tool: seen.clone(), then }));
+        let attempt_timeout = (!cancel).then_some(Duration::from_millis(300));
+        worker.store.submit([Claimed { attempt_timeout, ..task(1, "own", "null") }]);
+        worker.store.until("called", |_| matches!(seen.lock().unwrap().try_recv(), Ok(Seen::Request(_)))).await;
+        if cancel {
+            worker.store.ask_to_cancel(1);
+        }
+        assert_eq!(settled(&worker).await.ending, ending);
+        assert_eq!(at_the_end.recv().await.unwrap(), [Seen::Closed]);
+    }
 }
 
 #[tokio::test]

@@ -41,13 +41,8 @@ async fn change(app: &Shared, request: Request, name: Option<&str>) -> Result<Va
 async fn nothing(app: &Shared, request: Request) -> Result<(), Rejection> {
     let (parts, body) = request.into_parts();
     decode::no_parameters(&parts.uri)?;
-    let received = body::read(app, &parts.headers, body, MAX_NOTHING).await?;
-    let text = received.text()?;
-    if text.trim_ascii().is_empty() {
-        return Ok(());
-    }
-    body::check_json(&parts.headers)?;
-    let members = Members::of(decode::document(text, MAX_PAYLOAD_DEPTH)?, "")?;
+    let Some(received) = body::read_any(app, &parts.headers, body, MAX_NOTHING).await? else { return Ok(()) };
+    let members = Members::of(decode::document(received.text()?, MAX_PAYLOAD_DEPTH)?, "")?;
     members.iter().next().map_or(Ok(()), |(name, _)| Err(decode::unknown("", name)))
 }
 
