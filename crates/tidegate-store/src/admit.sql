@@ -1,13 +1,14 @@
 , t AS MATERIALIZED (
     -- The admitted: records, and a place for each. Appended to the ledger. Holds: the cell's row.
-    SELECT d.*, f.class, f.tenant, f.kind, nullif(f.peer, '') AS peer
-    FROM unnest($33::uuid[], $34::bigint[], $35::bigint[], $36::bigint[], $37::bigint[], $38::bigint[], $39::bigint[], $40::smallint[],
-            $41::smallint[], $42::bigint[], $43::bigint[], $44::int[], $45::text[], $46::int[], $47::int[],
-            $48::bigint[], $49::text[], $50::uuid[], $51::text[], $52::text[], $53::text[], $54::text[], $55::text[], $56::text[], $62::uuid[])
-        AS d(id, flow_id, rank, enqueued_ms, deadline_ms, min_useful_ms, attempt_timeout_ms, max_attempts,
-            priority, tokens, usd_micros, admission_wait_ms, payload, depth, fanout,
-            not_before_ms, deferred, parent_id, cancellation_token, workflow_id, idempotency_key, traceparent, labels, notes, session_id)
-    JOIN tidegate.flow f ON f.id = d.flow_id
+    SELECT unnest($33::uuid[]) AS id, unnest($34::bigint[]) AS flow_id, unnest($35::bigint[]) AS rank, unnest($36::bigint[]) AS enqueued_ms,
+        unnest($37::bigint[]) AS deadline_ms, unnest($38::bigint[]) AS min_useful_ms, unnest($39::bigint[]) AS attempt_timeout_ms,
+        unnest($40::smallint[]) AS max_attempts, unnest($41::smallint[]) AS priority, unnest($42::bigint[]) AS tokens,
+        unnest($43::bigint[]) AS usd_micros, unnest($44::int[]) AS admission_wait_ms, unnest($45::text[]) AS payload,
+        unnest($46::int[]) AS depth, unnest($47::int[]) AS fanout, unnest($48::smallint[]) AS class, unnest($49::text[]) AS tenant,
+        unnest($50::text[]) AS kind, unnest($51::text[]) AS peer, unnest($52::int[]) AS bytes, unnest($53::bigint[]) AS not_before_ms,
+        unnest($54::text[]) AS deferred, unnest($55::uuid[]) AS parent_id, unnest($56::text[]) AS cancellation_token,
+        unnest($57::text[]) AS workflow_id, unnest($58::text[]) AS idempotency_key, unnest($59::text[]) AS traceparent,
+        unnest($60::text[]) AS labels, unnest($61::text[]) AS notes, unnest($62::uuid[]) AS session_id
 ), recorded AS (
     INSERT INTO tidegate.task (id, tenant, kind, peer, class, priority, flow_id, rank, enqueued_ms, not_before_ms, deadline_ms, min_useful_ms,
         attempt_timeout_ms, max_attempts, depth, fanout, tokens, usd_micros, admission_wait_ms, parent_id, cancellation_token, workflow_id,
@@ -19,19 +20,21 @@
 ), queued AS (
     INSERT INTO tidegate.ready (flow_id, rank, task_id, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes, max_attempts,
         session_id, reserved_ms, enqueued_ms)
-    SELECT flow_id, rank, id, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, octet_length(payload), max_attempts,
+    SELECT flow_id, rank, id, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes, max_attempts,
         session_id, CASE WHEN session_id IS NOT NULL THEN $14::bigint END, enqueued_ms
     FROM t WHERE t.deferred IS NULL
 ), deferred AS (
     INSERT INTO tidegate.deferred (task_id, flow_id, rank, eligible_ms, reason, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros,
         bytes, max_attempts, enqueued_ms)
     SELECT id, flow_id, rank, coalesce(not_before_ms, $14::bigint), t.deferred, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros,
-        octet_length(payload), max_attempts, greatest(enqueued_ms, not_before_ms)
+        bytes, max_attempts, greatest(enqueued_ms, not_before_ms)
     FROM t WHERE t.deferred IS NOT NULL
 ), keyed AS (
     INSERT INTO tidegate.idempotency (tenant, key, body_sha256, task_id, expires_ms)
-    SELECT k.tenant, k.key, k.body_sha256, k.task_id, $14::bigint + $61::bigint
-    FROM unnest($57::text[], $58::text[], $59::bytea[], $60::uuid[]) AS k(tenant, key, body_sha256, task_id)
+    SELECT k.*, $14::bigint + $67::bigint
+    FROM (
+        SELECT unnest($63::text[]) AS tenant, unnest($64::text[]) AS key, unnest($65::bytea[]) AS body_sha256, unnest($66::uuid[]) AS task_id
+    ) k
     ON CONFLICT (tenant, key) DO UPDATE SET body_sha256 = excluded.body_sha256, task_id = excluded.task_id, expires_ms = excluded.expires_ms
 )
 SELECT * FROM ledger

@@ -79,7 +79,12 @@ impl Door {
             .bind(column!(|_s, d| (now - d.times.arrived) as i32))
             .bind(column!(|s, _d| s.payload.as_str()))
             .bind(column!(|_s, d| d.depth as i32))
-            .bind(column!(|s, _d| s.fanout as i32));
+            .bind(column!(|s, _d| s.fanout as i32))
+            .bind(rows.iter().map(|row| row.key.class.code()).collect::<Vec<i16>>())
+            .bind(column!(|s, _d| s.tenant.as_str()))
+            .bind(column!(|s, _d| s.kind.as_str()))
+            .bind(column!(|s, _d| s.peer.as_ref().map(|peer| peer.as_str())))
+            .bind(column!(|s, _d| s.payload.len() as i32));
         if plain {
             return tx.call(|conn| query.fetch_one(conn)).await;
         }
@@ -95,12 +100,12 @@ impl Door {
             .bind(column!(|s, _d| s.traceparent.as_deref()))
             .bind(column!(|s, _d| s.labels.as_deref()))
             .bind(column!(|s, _d| (!s.priority_notes.is_empty()).then(|| s.priority_notes.join("\n"))))
+            .bind(column!(|_s, d| d.session.map(Uuid::from_u128)))
             .bind(keyed.iter().map(|(s, _)| s.tenant.as_str()).collect::<Vec<_>>())
             .bind(keyed.iter().map(|(_, idempotency)| idempotency.key.as_str()).collect::<Vec<_>>())
             .bind(keyed.iter().map(|(_, idempotency)| idempotency.body_sha256.as_slice()).collect::<Vec<_>>())
             .bind(keyed.iter().map(|(s, _)| s.id.0).collect::<Vec<Uuid>>())
-            .bind(self.options.key_retention.as_millis() as i64)
-            .bind(column!(|_s, d| d.session.map(Uuid::from_u128)));
+            .bind(self.options.key_retention.as_millis() as i64);
         tx.call(|conn| query.fetch_one(conn)).await
     }
 }

@@ -12,17 +12,20 @@
         cancel_requested_ms = coalesce(t.cancel_requested_ms, CASE WHEN d.cancelled THEN $14::bigint END),
         cancel_delivered_ms = coalesce(d.delivered_ms, t.cancel_delivered_ms),
         cancel_acknowledged_ms = CASE WHEN d.acknowledged THEN $14::bigint END
-    FROM unnest($33::uuid[], $34::text[], $35::text[], $36::bigint[], $37::int[], $38::smallint[], $39::smallint[], $40::text[], $41::text[],
-            $42::text[], $43::text[], $44::boolean[], $45::bigint[], $46::bigint[], $47::text[], $48::bigint[], $49::boolean[], $50::boolean[],
-            $59::smallint[])
-        AS d(id, status, reason, started_ms, deliveries, failures, losses, worker, result,
-            error_type, error_message, error_retryable, actual_tokens, actual_usd_micros, detail, delivered_ms, acknowledged, cancelled, attempt)
+    FROM (
+        SELECT unnest($33::uuid[]) AS id, unnest($34::text[]) AS status, unnest($35::text[]) AS reason, unnest($36::bigint[]) AS started_ms,
+            unnest($37::int[]) AS deliveries, unnest($38::smallint[]) AS failures, unnest($39::smallint[]) AS losses, unnest($40::text[]) AS worker,
+            unnest($41::text[]) AS result, unnest($42::text[]) AS error_type, unnest($43::text[]) AS error_message,
+            unnest($44::boolean[]) AS error_retryable, unnest($45::bigint[]) AS actual_tokens, unnest($46::bigint[]) AS actual_usd_micros,
+            unnest($47::text[]) AS detail, unnest($48::bigint[]) AS delivered_ms, unnest($49::boolean[]) AS acknowledged,
+            unnest($50::boolean[]) AS cancelled, unnest($59::smallint[]) AS attempt
+    ) d
     WHERE t.id = d.id AND t.status IS NULL
     RETURNING 1
 ), unready AS (
     -- Found behind a LIMIT and taken by place, as in release.sql.
     DELETE FROM tidegate.ready WHERE ctid = ANY(ARRAY(
-        SELECT r.at FROM unnest($51::bigint[], $52::bigint[], $53::uuid[]) AS d(flow_id, rank, task_id)
+        SELECT r.at FROM (SELECT unnest($51::bigint[]) AS flow_id, unnest($52::bigint[]) AS rank, unnest($53::uuid[]) AS task_id) d
         CROSS JOIN LATERAL (
             SELECT r.ctid AS at FROM tidegate.ready r WHERE r.flow_id = d.flow_id AND r.rank = d.rank AND r.task_id = d.task_id LIMIT 1
         ) r
@@ -30,8 +33,10 @@
     RETURNING 1
 ), taken AS MATERIALIZED (
     SELECT r.*, d.effects, d.charged_ms, d.charged_in
-    FROM unnest($54::bigint[], $55::bigint[], $56::uuid[], $57::smallint[], $60::bigint[], $61::smallint[])
-        AS d(flow_id, rank, task_id, effects, charged_ms, charged_in)
+    FROM (
+        SELECT unnest($54::bigint[]) AS flow_id, unnest($55::bigint[]) AS rank, unnest($56::uuid[]) AS task_id, unnest($57::smallint[]) AS effects,
+            unnest($60::bigint[]) AS charged_ms, unnest($61::smallint[]) AS charged_in
+    ) d
     CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.* FROM tidegate.ready r WHERE r.flow_id = d.flow_id AND r.rank = d.rank AND r.task_id = d.task_id LIMIT 1
     ) r

@@ -1,23 +1,28 @@
 , ended AS (
     -- The same as changes.sql for a turn in which every task that ends has completed under the same worker with nothing
-    -- to tell but its result, and nothing leaves the queue but to be run, as most turns are. What has no NULL and a fixed
-    -- width is taken from its array by place: that costs a third of a column of unnest. Appended to the ledger without its wake.
-    -- Holds: the cell's row; index: task's key.
+    -- to tell but its result, and nothing leaves the queue but to be run, as most turns are. Arrays are unnested as in
+    -- admit_plain.sql. Appended to the ledger without its wake. Holds: the cell's row; index: task's key.
     UPDATE tidegate.task t
-    SET status = 'COMPLETED', finished_ms = $14::bigint, started_ms = ($35::bigint[])[d.n], attempt = ($37::smallint[])[d.n] + 1,
-        deliveries = ($36::int[])[d.n], failures = ($37::smallint[])[d.n], losses = ($38::smallint[])[d.n], worker = $41::text, result = d.result,
+    SET status = 'COMPLETED', finished_ms = $14::bigint, started_ms = d.started_ms, attempt = d.failures + 1,
+        deliveries = d.deliveries, failures = d.failures, losses = d.losses, worker = $41::text, result = d.result,
         error_type = NULL, error_message = NULL, error_retryable = NULL,
-        actual_tokens = nullif(($39::bigint[])[d.n], -1), actual_usd_micros = nullif(($40::bigint[])[d.n], -1)
-    FROM unnest($33::uuid[], $34::text[]) WITH ORDINALITY AS d(id, result, n)
+        actual_tokens = nullif(d.tokens, -1), actual_usd_micros = nullif(d.usd_micros, -1)
+    FROM (
+        SELECT unnest($33::uuid[]) AS id, unnest($34::text[]) AS result, unnest($35::bigint[]) AS started_ms, unnest($36::int[]) AS deliveries,
+            unnest($37::smallint[]) AS failures, unnest($38::smallint[]) AS losses, unnest($39::bigint[]) AS tokens, unnest($40::bigint[]) AS usd_micros
+    ) d
     WHERE t.id = d.id AND t.status IS NULL
     RETURNING 1
 ), taken AS MATERIALIZED (
     -- Found behind a LIMIT and taken by place, as in release.sql.
-    SELECT r.*, ($45::smallint[])[d.n] AS effects, ($47::bigint[])[d.n] AS charged_ms, ($48::smallint[])[d.n] AS charged_in
-    FROM unnest($42::uuid[]) WITH ORDINALITY AS d(task_id, n)
+    SELECT r.*, d.effects, d.charged_ms, d.charged_in
+    FROM (
+        SELECT unnest($42::uuid[]) AS task_id, unnest($43::bigint[]) AS flow_id, unnest($44::bigint[]) AS rank, unnest($45::smallint[]) AS effects,
+            unnest($47::bigint[]) AS charged_ms, unnest($48::smallint[]) AS charged_in
+    ) d
     CROSS JOIN LATERAL (
         SELECT r.ctid AS at, r.* FROM tidegate.ready r
-        WHERE r.flow_id = ($43::bigint[])[d.n] AND r.rank = ($44::bigint[])[d.n] AND r.task_id = d.task_id LIMIT 1
+        WHERE r.flow_id = d.flow_id AND r.rank = d.rank AND r.task_id = d.task_id LIMIT 1
     ) r
 ), unqueued AS (
     DELETE FROM tidegate.ready WHERE ctid = ANY(ARRAY(SELECT at FROM taken))

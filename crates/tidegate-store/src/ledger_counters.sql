@@ -18,9 +18,12 @@ WITH usage_moved AS (
             SELECT g.generation FROM tidegate.usage g
             WHERE g.scope = d.scope AND g.key = d.key ORDER BY g.scope DESC, g.key DESC, g.generation DESC LIMIT 1
         ) AS generation
-        FROM unnest($1::smallint[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[],
-                $23::bigint[], $24::bigint[], $25::bigint[], $26::bigint[], $30::bigint[], $31::bigint[])
-            AS d(scope, key, queued, running, deferred, tokens, usd_micros, bytes, runs, run_ms, rate_ns, tokens_ns, turn, retry_spent)
+        FROM (
+            SELECT unnest($1::smallint[]) AS scope, unnest($2::text[]) AS key, unnest($3::bigint[]) AS queued, unnest($4::bigint[]) AS running,
+                unnest($5::bigint[]) AS deferred, unnest($6::bigint[]) AS tokens, unnest($7::bigint[]) AS usd_micros, unnest($8::bigint[]) AS bytes,
+                unnest($23::bigint[]) AS runs, unnest($24::bigint[]) AS run_ms, unnest($25::bigint[]) AS rate_ns, unnest($26::bigint[]) AS tokens_ns,
+                unnest($30::bigint[]) AS turn, unnest($31::bigint[]) AS retry_spent
+        ) d
     ) d
     WHERE u.scope = d.scope AND u.key = d.key AND u.generation = d.generation
     RETURNING u.version
@@ -37,8 +40,10 @@ WITH usage_moved AS (
         SELECT d.flow_id, d.queued, d.low_rank, d.low_id, d.high_rank, d.high_id, c.generation,
             d.low_rank IS NOT NULL AND (d.raise OR (d.low_rank, d.low_id) < (c.low_rank, c.low_id)) AS moves,
             d.high_rank IS NOT NULL AND (d.sink OR (d.high_rank, d.high_id) > (c.high_rank, c.high_id)) AS moves_high
-        FROM unnest($9::bigint[], $10::bigint[], $11::bigint[], $12::uuid[], $13::boolean[], $27::bigint[], $28::uuid[], $29::boolean[])
-            AS d(flow_id, queued, low_rank, low_id, raise, high_rank, high_id, sink)
+        FROM (
+            SELECT unnest($9::bigint[]) AS flow_id, unnest($10::bigint[]) AS queued, unnest($11::bigint[]) AS low_rank, unnest($12::uuid[]) AS low_id,
+                unnest($13::boolean[]) AS raise, unnest($27::bigint[]) AS high_rank, unnest($28::uuid[]) AS high_id, unnest($29::boolean[]) AS sink
+        ) d
         CROSS JOIN LATERAL (
             SELECT c.generation, c.low_rank, c.low_id, c.high_rank, c.high_id FROM tidegate.flow_usage c
             WHERE c.flow_id = d.flow_id ORDER BY c.flow_id DESC, c.generation DESC LIMIT 1

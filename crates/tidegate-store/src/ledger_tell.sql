@@ -10,7 +10,10 @@
 ), told AS (
     INSERT INTO tidegate.event (at_ms, tenant, kind, status, reason, task_ids)
     SELECT $14::bigint, e.tenant, e.kind, e.status, e.reason, ($21::uuid[])[e.first:e.last]
-    FROM unnest($15::text[], $16::text[], $17::text[], $18::text[], $19::int[], $20::int[]) AS e(tenant, kind, status, reason, first, last)
+    FROM (
+        SELECT unnest($15::text[]) AS tenant, unnest($16::text[]) AS kind, unnest($17::text[]) AS status, unnest($18::text[]) AS reason,
+            unnest($19::int[]) AS first, unnest($20::int[]) AS last
+    ) e
 ), ledger AS (
     SELECT (SELECT count(*) FROM usage_moved) AS usages, (SELECT count(*) FROM unparked) AS unparked, (SELECT coalesce(max(version), 0) FROM usage_moved) AS usage_version,
         (SELECT count(*) FROM flow_moved) AS flows, (SELECT coalesce(max(version), 0) FROM flow_moved) AS flow_version,

@@ -4,7 +4,7 @@
     -- A flow that wakes stands at the floor of its class, which its tenant's virtual time is not below.
     INSERT INTO tidegate.active_flow (flow_id, class, kind, peer, tenant, lane, turn)
     SELECT f.id, f.class, f.kind, f.peer, f.tenant, f.lane, c.turn
-    FROM unnest($9::bigint[], $10::bigint[]) AS d(flow_id, queued)
+    FROM (SELECT unnest($9::bigint[]) AS flow_id, unnest($10::bigint[]) AS queued) d
     CROSS JOIN LATERAL (SELECT f.* FROM tidegate.flow f WHERE f.id = d.flow_id LIMIT 1) f
     CROSS JOIN LATERAL (
         SELECT c.turn FROM tidegate.usage c
@@ -22,7 +22,7 @@
         WHERE c.scope = 1 AND c.key = (ARRAY['critical', 'standard', 'background'])[a.class + 1] ORDER BY c.scope DESC, c.key DESC, c.generation DESC LIMIT 1)
     WHERE a.ctid = ANY(ARRAY(
         SELECT a.at
-        FROM unnest($9::bigint[], $10::bigint[]) AS d(flow_id, queued)
+        FROM (SELECT unnest($9::bigint[]) AS flow_id, unnest($10::bigint[]) AS queued) d
         CROSS JOIN LATERAL (
             SELECT a.ctid AS at, a.class, a.turn FROM tidegate.active_flow a WHERE a.flow_id = d.flow_id AND NOT a.parked AND a.lane <> 0 LIMIT 1
         ) a

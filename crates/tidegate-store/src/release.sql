@@ -4,7 +4,7 @@
 -- one by one behind a LIMIT, which nothing is moved across, and taken by their place.
 WITH found AS MATERIALIZED (
     SELECT l.*, d.n
-    FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY AS d(task_id, fence, n)
+    FROM (SELECT unnest($1::uuid[]) AS task_id, unnest($2::int[]) AS fence, generate_subscripts($1::uuid[], 1)::bigint AS n) d
     CROSS JOIN LATERAL (
         SELECT l.ctid AS at, l.* FROM tidegate.lease l WHERE l.task_id = d.task_id AND l.deliveries = d.fence LIMIT 1
     ) l
