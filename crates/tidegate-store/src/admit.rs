@@ -114,7 +114,8 @@ impl Admitter {
         let refusals = Refusals::start(store.inner());
         let (memory, pace) = (Memory::default(), PaceWindow::default());
         let connections = Connections::new(store.options(), 1)?;
-        let door = Door::new(store.inner(), connections, refusals.clone(), memory.clone(), pace.clone(), options);
+        let door =
+            Arc::new(Door::new(store.inner(), connections, refusals.clone(), memory.clone(), pace.clone(), options));
         let (inner, seen) = (store.inner(), memory.clone());
         let watched = move || watch(inner.clone(), seen.clone(), pace.clone());
         tokio::spawn(supervise("watch of the door", closing.clone(), watched));

@@ -1,6 +1,6 @@
 //! Writes the tasks of a batch that were let in: their records, their places, the counters and the outbox.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use sqlx::postgres::PgRow;
 use tidegate_core::{EpochMs, Status};
@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::connection::Tx;
 use crate::directory::FlowKey;
-use crate::door::{Decided, Door, holding, is_plain};
+use crate::door::{Decided, Door, Flows, holding, is_plain};
 use crate::error::StoreError;
 use crate::ledger::{Ledger, Rings, ledger_sql};
 
@@ -17,16 +17,24 @@ const ADMIT_PLAIN: &str = ledger_sql!("admit_plain.sql");
 
 impl Door {
     /// Writes what was let in. Tells whom to ring after the commit.
-    pub(crate) async fn write(&self, decided: &[Decided<'_>], now: EpochMs, tx: &mut Tx) -> Result<Rings, StoreError> {
+    pub(crate) async fn write(
+        &self,
+        decided: &[Decided<'_>],
+        batch: &Flows,
+        now: EpochMs,
+        tx: &mut Tx,
+    ) -> Result<Rings, StoreError> {
         if decided.is_empty() {
             return Ok(Rings::default());
         }
-        let (keys, flow_of) = distinct(decided);
+        let (keys, flow_of) = lanes(decided, batch);
         let flows = self.store.directory.resolve_in(tx, &keys).await?;
         let mut ledger = Ledger::default();
-        for (Decided { submission, verdict, key }, flow) in decided.iter().zip(&flow_of) {
+        let mut alike: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (Decided { submission, verdict, .. }, flow) in decided.iter().zip(&flow_of) {
             let decision = &verdict.decision;
-            ledger.transition(key, submission.id, None, decision.status, decision.reason, holding(submission));
+            let tasks = alike.entry((*flow, decision.status, decision.reason)).or_default();
+            tasks.push((submission.id, holding(submission)));
             match decision.status {
                 Status::Queued => ledger.enters(flows[*flow], decision.rank, submission.id),
                 Status::Admitted => {
@@ -39,15 +47,18 @@ impl Door {
             }
             ledger.draw(submission.tenant.as_str(), verdict.rate_ns, verdict.tokens_ns);
         }
-        let row = self.insert(decided, &flow_of, &flows, &ledger, now, tx).await?;
+        for ((flow, status, reason), tasks) in alike {
+            ledger.transitions(&keys[flow], tasks, None, status, reason);
+        }
+        let places: Vec<_> = flow_of.iter().map(|flow| (flows[*flow], &keys[*flow])).collect();
+        let row = self.insert(decided, &places, &ledger, now, tx).await?;
         ledger.close(&row, tx).await
     }
 
     async fn insert(
         &self,
         rows: &[Decided<'_>],
-        flow_of: &[usize],
-        flows: &[i64],
+        places: &[(i64, &FlowKey)],
         ledger: &Ledger,
         now: EpochMs,
         tx: &mut Tx,
@@ -66,7 +77,7 @@ impl Door {
         let query = ledger
             .bind(if plain { ADMIT_PLAIN } else { ADMIT }, now, self.store.process)
             .bind(column!(|s, _d| s.id.0))
-            .bind(flow_of.iter().map(|flow| flows[*flow]).collect::<Vec<_>>())
+            .bind(places.iter().map(|(flow, _)| *flow).collect::<Vec<_>>())
             .bind(column!(|_s, d| d.rank))
             .bind(column!(|_s, d| d.times.arrived))
             .bind(column!(|_s, d| d.times.deadline))
@@ -80,10 +91,15 @@ impl Door {
             .bind(column!(|s, _d| s.payload.as_str()))
             .bind(column!(|_s, d| d.depth as i32))
             .bind(column!(|s, _d| s.fanout as i32))
-            .bind(rows.iter().map(|row| row.key.class.code()).collect::<Vec<i16>>())
-            .bind(column!(|s, _d| s.tenant.as_str()))
-            .bind(column!(|s, _d| s.kind.as_str()))
-            .bind(column!(|s, _d| s.peer.as_ref().map(|peer| peer.as_str())))
+            .bind(places.iter().map(|(_, key)| key.class.code()).collect::<Vec<_>>())
+            .bind(places.iter().map(|(_, key)| key.tenant.as_str()).collect::<Vec<_>>())
+            .bind(places.iter().map(|(_, key)| key.kind.as_str()).collect::<Vec<_>>())
+            .bind(
+                places
+                    .iter()
+                    .map(|(_, key)| Some(key.peer.as_str()).filter(|peer| !peer.is_empty()))
+                    .collect::<Vec<_>>(),
+            )
             .bind(column!(|s, _d| s.payload.len() as i32));
         if plain {
             return tx.call(|conn| query.fetch_one(conn)).await;
@@ -110,18 +126,16 @@ impl Door {
     }
 }
 
-/// The distinct flows of a batch, and which of them each task goes to.
-fn distinct(decided: &[Decided<'_>]) -> (Vec<FlowKey>, Vec<usize>) {
+/// The flows of a batch by lane, and to which of them each task goes.
+fn lanes(decided: &[Decided<'_>], batch: &Flows) -> (Vec<FlowKey>, Vec<usize>) {
     let mut keys: Vec<FlowKey> = Vec::new();
-    let mut places: HashMap<&FlowKey, usize> = HashMap::new();
-    let place = decided
-        .iter()
-        .map(|decided| {
-            *places.entry(&decided.key).or_insert_with_key(|key| {
-                keys.push((*key).clone());
-                keys.len() - 1
-            })
+    let mut places = HashMap::new();
+    let of = decided.iter().map(|Decided { flow, lane, .. }| {
+        *places.entry((*flow, *lane)).or_insert_with(|| {
+            keys.push(FlowKey { lane: *lane, ..batch.keys[*flow].clone() });
+            keys.len() - 1
         })
-        .collect();
-    (keys, place)
+    });
+    let of = of.collect();
+    (keys, of)
 }

@@ -2,8 +2,8 @@
 //! callers that wait for room.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidegate_core::admission::{Candidate, Decision, Facts, MAX_DISPLACED, Verdict, decide, shed_flags};
@@ -21,7 +21,7 @@ use crate::connection::{Connections, Tx};
 use crate::directory::FlowKey;
 use crate::error::{AdmitError, StoreError};
 use crate::facts::{self, PaceWindow, Wanted};
-use crate::gather::{Flush, Weighted};
+use crate::gather::{FlushAhead, Progress, Weighted};
 use crate::hold;
 use crate::ledger::{Holding, Rings};
 use crate::refusal::Refusals;
@@ -47,14 +47,43 @@ pub(crate) struct Door {
     /// The runtime in which callers wait.
     callers: Handle,
     /// Callers that wait for room, first come first.
-    waiting: Vec<Item>,
+    waiting: Mutex<Vec<Item>>,
 }
 
 /// A submission that was let in, and what was decided.
 pub(crate) struct Decided<'a> {
     pub(crate) submission: &'a Submission,
     pub(crate) verdict: Verdict,
-    pub(crate) key: FlowKey,
+    /// Its flow, by position in those of the batch, and the lane there.
+    pub(crate) flow: usize,
+    pub(crate) lane: Lane,
+}
+
+/// The flows of a batch, and in which of them each submission would wait. Names are compared once for each submission:
+/// they lie all over the memory.
+pub(crate) struct Flows {
+    pub(crate) keys: Vec<FlowKey>,
+    of: Vec<usize>,
+}
+
+impl Flows {
+    fn of(policy: &Policy, batch: &[Item]) -> Self {
+        let mut keys = Vec::new();
+        let mut places = HashMap::new();
+        let of = batch.iter().map(|item| {
+            let submission = &*item.submission;
+            let class = policy.limits.class_of(submission.priority);
+            let (tenant, kind) = (submission.tenant.as_str(), submission.kind.as_str());
+            let peer = submission.peer.as_ref().map_or("", |peer| peer.as_str());
+            *places.entry((class, tenant, kind, peer)).or_insert_with(|| {
+                let (tenant, kind, peer) = (tenant.to_owned(), kind.to_owned(), peer.to_owned());
+                keys.push(FlowKey { class, tenant, kind, peer, lane: Lane::Fresh });
+                keys.len() - 1
+            })
+        });
+        let of = of.collect();
+        Self { keys, of }
+    }
 }
 
 /// What becomes of one of a batch.
@@ -74,11 +103,44 @@ struct Prepared {
     read: Instant,
 }
 
-impl Flush<Item> for Door {
-    async fn flush(&mut self, batch: Vec<Item>) {
+impl FlushAhead<Item> for Arc<Door> {
+    fn flush(&mut self, batch: Vec<Item>, progress: Progress) -> impl Future<Output = ()> + Send + 'static {
+        let door = self.clone();
+        async move { door.carry(batch, progress).await }
+    }
+
+    fn again(&self) -> Option<Duration> {
+        (!self.waiting().is_empty()).then_some(LOOK_AT_WAITING)
+    }
+}
+
+/// Takes what its caller has not given up, and what can still be answered in time.
+fn take(batch: Vec<Item>) -> Vec<Item> {
+    let mut taken = Vec::with_capacity(batch.len());
+    let now = Instant::now();
+    for item in batch {
+        if item.taken.swap(true, Ordering::AcqRel) {
+            continue;
+        }
+        if now.saturating_duration_since(item.came) + LEAST_LEFT > DOOR_TIMEOUT {
+            let _gone = item.reply.send(Err(AdmitError::Unavailable));
+        } else {
+            taken.push(item);
+        }
+    }
+    taken
+}
+
+impl Door {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Item>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Decides what arrived, together with who waits, and answers.
+    async fn carry(&self, batch: Vec<Item>, progress: Progress) {
         let mut arrivals = take(batch);
         // Who waits was here first. One that left frees its place at once.
-        let mut all: Vec<Item> = std::mem::take(&mut self.waiting);
+        let mut all: Vec<Item> = std::mem::take(&mut *self.waiting());
         all.retain(|item| !item.reply.is_closed());
         all.append(&mut arrivals);
         // The more important of those that are decided together is decided first, so that nobody is refused for a
@@ -89,7 +151,7 @@ impl Flush<Item> for Door {
         while let Some(mut batch) = batches.pop().filter(|batch| !batch.is_empty()) {
             metrics::histogram!("tidegate_admission_batch_tasks").record(batch.len() as f64);
             let started = Instant::now();
-            match self.admit(&mut batch).await {
+            match self.admit(&mut batch, &progress).await {
                 Ok(answers) => {
                     metrics::histogram!("tidegate_admission_seconds").record(started.elapsed().as_secs_f64());
                     let mut told = Vec::with_capacity(batch.len());
@@ -98,7 +160,7 @@ impl Flush<Item> for Door {
                             Answer::Now(answer) => told.push((item, answer)),
                             Answer::Wait => {
                                 item.parked = true;
-                                self.waiting.push(item);
+                                self.waiting().push(item);
                             }
                         }
                     }
@@ -126,31 +188,9 @@ impl Flush<Item> for Door {
                 }
             }
         }
-        metrics::gauge!("tidegate_admission_waiting_callers").set(self.waiting.len() as f64);
+        metrics::gauge!("tidegate_admission_waiting_callers").set(self.waiting().len() as f64);
     }
 
-    fn again(&self) -> Option<Duration> {
-        (!self.waiting.is_empty()).then_some(LOOK_AT_WAITING)
-    }
-}
-
-/// Takes what its caller has not given up, and what can still be answered in time.
-fn take(batch: Vec<Item>) -> Vec<Item> {
-    let mut taken = Vec::with_capacity(batch.len());
-    for item in batch {
-        if item.taken.swap(true, Ordering::AcqRel) {
-            continue;
-        }
-        if item.came.elapsed() + LEAST_LEFT > DOOR_TIMEOUT {
-            let _gone = item.reply.send(Err(AdmitError::Unavailable));
-        } else {
-            taken.push(item);
-        }
-    }
-    taken
-}
-
-impl Door {
     /// Answers callers where they wait. Each answer that crosses threads takes the lock of their runtime's common queue,
     /// so the answers of a batch cross once, together, and the door goes on to the next.
     fn tell(&self, told: Vec<(Item, Box<Admission>)>) {
@@ -174,16 +214,16 @@ impl Door {
         options: AdmitterOptions,
     ) -> Self {
         let callers = Handle::current();
-        Self { store, connections, refusals, memory, pace, options, callers, waiting: Vec::new() }
+        Self { store, connections, refusals, memory, pace, options, callers, waiting: Mutex::default() }
     }
 
-    async fn admit(&self, batch: &mut [Item]) -> Result<Vec<Answer>, StoreError> {
+    async fn admit(&self, batch: &mut [Item], progress: &Progress) -> Result<Vec<Answer>, StoreError> {
         // Whoever came first has waited longest: nobody is kept past the door's time-out by a slow database.
         let newcomers = batch.iter().filter(|item| !item.parked).map(|item| item.came);
         let until = newcomers.min().unwrap_or_else(Instant::now) + DOOR_TIMEOUT;
         let mut tries = self.store.tries();
         let prepared = loop {
-            let preparing = timeout_at(until.into(), self.prepare(batch)).await;
+            let preparing = timeout_at(until.into(), self.prepare(batch, progress)).await;
             match preparing.unwrap_or(Err(StoreError::Unavailable(None))) {
                 Err(error) if tries.again(&error) => {}
                 prepared => break prepared?,
@@ -191,28 +231,32 @@ impl Door {
         };
         let Prepared { tx, answers, rings, displaced, policy, facts, read } = prepared;
         timeout(DOOR_TIMEOUT, tx.commit()).await.unwrap_or(Err(StoreError::OutcomeUnknown(None)))?;
-        self.memory.remember(read, policy, facts);
-        self.refuse(batch, &answers);
         self.store.bells.ring(Topic::Work, rings.workers);
         if displaced {
             self.store.bells.ring(Topic::Ended, rings.readers);
         }
+        progress.let_next_decide().await;
+        self.memory.remember(read, policy, facts);
+        self.refuse(batch, &answers);
         Ok(answers)
     }
 
     /// Everything but the commit.
-    async fn prepare(&self, batch: &mut [Item]) -> Result<Prepared, StoreError> {
+    async fn prepare(&self, batch: &mut [Item], progress: &Progress) -> Result<Prepared, StoreError> {
         let policy = self.store.policy();
-        let wanted = Wanted::of(batch.iter().map(|item| &*item.submission));
+        let mut flows = Flows::of(&policy, batch);
+        let wanted = Wanted::of(&flows.keys, batch.iter().map(|item| &*item.submission));
         // Flows are made before the lock is taken where they are new; mostly they are remembered.
-        let keys: std::collections::BTreeSet<FlowKey> =
-            batch.iter().map(|item| flow_key(&policy, &item.submission)).collect();
-        self.store.directory.resolve(&self.connections, &keys.into_iter().collect::<Vec<_>>()).await?;
+        self.store.directory.resolve(&self.connections, &flows.keys).await?;
         let held = held_inputs(&policy, batch);
         let mut tx = self.connections.begin(true).await?;
         let read_at = Instant::now();
         let read = facts::read(&self.store, &wanted, &self.pace, &mut tx).await?;
+        let seen = policy;
         let policy = self.store.policy_at(read.revision, &mut tx).await?;
+        if !Arc::ptr_eq(&seen, &policy) {
+            flows = Flows::of(&policy, batch);
+        }
         let now = read.facts.now;
         let mut facts = read.facts;
         facts.typical_run_ms = self.store.runs.typical();
@@ -221,11 +265,15 @@ impl Door {
         self.look_further(&policy, &mut facts, batch, &mut tx).await?;
         let before = facts.shedding;
         facts.shedding = shed_flags(&policy, &facts, now);
-        let (answers, decided) = self.decide(batch, &policy, &mut facts, read.known, now);
+        let (answers, decided) = self.decide(batch, &flows, &policy, &mut facts, read.known, now);
+        // Who waits for room goes before those who come later, so then there is no next batch yet.
+        if !answers.iter().any(|answer| matches!(answer, Answer::Wait)) {
+            progress.decided();
+        }
         let displaced: Vec<Candidate> =
             decided.iter().flat_map(|decided| decided.verdict.displaced.iter().cloned()).collect();
         self.displace(&displaced, now, &mut tx).await?;
-        let rings = self.write(&decided, now, &mut tx).await?;
+        let rings = self.write(&decided, &flows, now, &mut tx).await?;
         facts.shedding = shed_flags(&policy, &facts, now);
         self.write_flags(before, facts.shedding, &mut tx).await?;
         Ok(Prepared { tx, answers, rings, displaced: !displaced.is_empty(), policy, facts, read: read_at })
@@ -275,6 +323,7 @@ impl Door {
     fn decide<'a>(
         &self,
         batch: &'a [Item],
+        flows: &Flows,
         policy: &Policy,
         facts: &mut Facts,
         mut known: HashMap<(String, String), (Vec<u8>, TaskId)>,
@@ -283,7 +332,8 @@ impl Door {
         let mut decided = Vec::with_capacity(batch.len());
         let mut answers = Vec::with_capacity(batch.len());
         let (mut parked, mut weight) = (0, 0);
-        for item in batch {
+        let clock = Instant::now();
+        for (item, flow) in batch.iter().zip(&flows.of) {
             let submission = &item.submission;
             let key = submission
                 .idempotency
@@ -303,7 +353,7 @@ impl Door {
                 answers.push(Answer::Wait);
                 continue;
             }
-            let waited_ms = item.arrived.elapsed().as_millis() as u64;
+            let waited_ms = clock.saturating_duration_since(item.arrived).as_millis() as u64;
             let mut verdict = decide(policy, facts, submission, now, waited_ms);
             let waits = |until: EpochMs| until.min(verdict.decision.times.arrived + MAX_WAIT_MS) > now;
             if verdict.wait_until.is_some_and(waits) && !item.reply.is_closed() {
@@ -323,8 +373,7 @@ impl Door {
                     known.insert(key, (idempotency.body_sha256.to_vec(), submission.id));
                 }
                 let lane = if decision.status == Status::Admitted { Lane::Admitted } else { Lane::Fresh };
-                let key = FlowKey { lane, ..flow_key(policy, submission) };
-                decided.push(Decided { submission, verdict, key });
+                decided.push(Decided { submission, verdict, flow: *flow, lane });
             }
             answers.push(Answer::Now(Box::new(Admission::Decided { id: submission.id, decision })));
         }
@@ -387,17 +436,6 @@ fn held_inputs(policy: &Policy, batch: &[Item]) -> Vec<usize> {
         hold::is_held(policy, submission.kind.as_str(), submission.tenant.as_str(), &submission.payload, now)
     };
     batch.iter().enumerate().filter(|(_, item)| is_held(item)).map(|(n, _)| n).collect()
-}
-
-/// The flow that a submission would wait in.
-fn flow_key(policy: &Policy, submission: &Submission) -> FlowKey {
-    FlowKey {
-        class: policy.limits.class_of(submission.priority),
-        tenant: submission.tenant.as_str().to_owned(),
-        kind: submission.kind.as_str().to_owned(),
-        peer: submission.peer.as_ref().map(|peer| peer.as_str().to_owned()).unwrap_or_default(),
-        lane: Lane::Fresh,
-    }
 }
 
 /// Ids carry the time of arrival, by which records are partitioned and dropped: one by a clock that is far from the

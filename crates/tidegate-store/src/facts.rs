@@ -13,6 +13,7 @@ use tidegate_core::{Class, EpochMs, TaskId};
 use uuid::Uuid;
 
 use crate::connection::Tx;
+use crate::directory::FlowKey;
 use crate::error::StoreError;
 use crate::store::StoreInner;
 
@@ -41,19 +42,15 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// What the submissions name.
-    pub(crate) fn of<'a>(submissions: impl Iterator<Item = &'a Submission>) -> Self {
-        let mut wanted = Self::default();
+    /// What the submissions name that would wait in these flows.
+    pub(crate) fn of<'a>(flows: &[FlowKey], submissions: impl Iterator<Item = &'a Submission>) -> Self {
+        let mut wanted = Self {
+            tenants: flows.iter().map(|flow| flow.tenant.clone()).collect(),
+            peers: flows.iter().filter(|flow| !flow.peer.is_empty()).map(|flow| flow.peer.clone()).collect(),
+            ..Self::default()
+        };
         for submission in submissions {
             let tenant = submission.tenant.as_str();
-            if !wanted.tenants.contains(tenant) {
-                wanted.tenants.insert(tenant.to_owned());
-            }
-            if let Some(peer) = &submission.peer
-                && !wanted.peers.contains(peer.as_str())
-            {
-                wanted.peers.insert(peer.as_str().to_owned());
-            }
             if let Some(idempotency) = &submission.idempotency {
                 wanted.keys.insert((tenant.to_owned(), idempotency.key.clone()));
             }

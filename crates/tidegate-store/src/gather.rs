@@ -5,11 +5,15 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::panic_message;
+
+/// The longest that the answers of a batch wait for the decision of the next.
+const LET_NEXT_DECIDE: Duration = Duration::from_millis(1);
 
 /// How large a batch may grow, and how much may wait for the next.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +43,56 @@ pub(crate) trait Flush<T>: Send + 'static {
     }
 }
 
+/// What happens to batches of which the next is made ready while the one before is being written: at most two at a time.
+pub(crate) trait FlushAhead<T>: Send + 'static {
+    /// Handles the batch and answers each of its items.
+    fn flush(&mut self, batch: Vec<T>, progress: Progress) -> impl Future<Output = ()> + Send + 'static;
+
+    /// As in [`Flush`].
+    fn again(&self) -> Option<Duration>;
+}
+
+/// How far the handling of a batch is, told to whoever gathers the next one. Dropped, it is over.
+pub(crate) struct Progress {
+    /// Batches are counted from 1.
+    batch: u64,
+    standing: watch::Sender<Standing>,
+}
+
+/// The last batch that began, that was decided, that is over.
+#[derive(Debug, Default, Clone, Copy)]
+struct Standing {
+    begun: u64,
+    decided: u64,
+    over: u64,
+}
+
+impl Progress {
+    /// What is left is to be written: a next batch may be gathered if it is full. One that is not still grows.
+    pub(crate) fn decided(&self) {
+        self.standing.send_modify(|standing| standing.decided = standing.decided.max(self.batch));
+    }
+
+    /// Lets a next batch that was gathered come to its decision: then the database has something to do while this one is
+    /// answered. Not for long, since somebody else may be in its way.
+    pub(crate) async fn let_next_decide(&self) {
+        let mut standing = self.standing.subscribe();
+        if standing.borrow().begun > self.batch {
+            let decided = standing.wait_for(|standing| standing.decided > self.batch);
+            drop(timeout(LET_NEXT_DECIDE, decided).await);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.standing.send_modify(|standing| {
+            standing.decided = standing.decided.max(self.batch);
+            standing.over = standing.over.max(self.batch);
+        });
+    }
+}
+
 /// Who gathers, and how to send to it. It ends when every sender is gone, or when `closed` is cancelled and nothing waits
 /// any more.
 pub(crate) fn gatherer<T: Weighted>(
@@ -47,7 +101,7 @@ pub(crate) fn gatherer<T: Weighted>(
     closed: CancellationToken,
 ) -> (mpsc::Sender<T>, impl Future<Output = ()> + Send) {
     let (sender, receiver) = mpsc::channel::<T>(limits.waiting);
-    (sender, run(limits, flush, closed, receiver))
+    (sender, run(flush, Batches { limits, receiver, left_over: None, closed }))
 }
 
 /// Starts gathering, as a task.
@@ -66,60 +120,93 @@ pub(crate) fn gather<T: Weighted>(
 pub(crate) fn gather_on_thread<T: Weighted>(
     name: &str,
     limits: GatherLimits,
-    flush: impl Flush<T>,
+    flush: impl FlushAhead<T>,
     closed: CancellationToken,
 ) -> std::io::Result<mpsc::Sender<T>> {
-    let (sender, gathering) = gatherer(limits, flush, closed);
+    let (sender, receiver) = mpsc::channel::<T>(limits.waiting);
+    let gathering = run_ahead(flush, Batches { limits, receiver, left_over: None, closed });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name(name.to_owned()).spawn(move || runtime.block_on(gathering))?;
     Ok(sender)
 }
 
-async fn run<T: Weighted>(
+async fn run<T: Weighted>(mut flush: impl Flush<T>, mut batches: Batches<T>) {
+    while let Some(batch) = batches.next(flush.again()).await {
+        unharmed(flush.flush(batch)).await;
+    }
+}
+
+async fn run_ahead<T: Weighted>(mut flush: impl FlushAhead<T>, mut batches: Batches<T>) {
+    let (standing, mut seen) = watch::channel(Standing::default());
+    let mut before: Option<JoinHandle<()>> = None;
+    while let Some(items) = batches.next(flush.again()).await {
+        let batch = standing.borrow().begun + 1;
+        standing.send_modify(|standing| standing.begun = batch);
+        let progress = Progress { batch, standing: standing.clone() };
+        let flushing = tokio::spawn(unharmed(flush.flush(items, progress)));
+        if let Some(before) = before.replace(flushing) {
+            over(before).await;
+        }
+        let full = || batches.receiver.len() >= batches.limits.items;
+        let goes_on = |standing: &Standing| standing.over >= batch || (standing.decided >= batch && full());
+        // The sender is at hand, so there is no error.
+        drop(seen.wait_for(goes_on).await);
+    }
+    if let Some(before) = before {
+        over(before).await;
+    }
+}
+
+/// Waits for a batch, which cannot fail: whatever breaks off in it is caught there.
+async fn over(flushing: JoinHandle<()>) {
+    drop(flushing.await);
+}
+
+/// What arrives, in batches.
+struct Batches<T> {
     limits: GatherLimits,
-    mut flush: impl Flush<T>,
+    receiver: mpsc::Receiver<T>,
+    /// What was too heavy for the batch before.
+    left_over: Option<T>,
     closed: CancellationToken,
-    mut receiver: mpsc::Receiver<T>,
-) {
-    let mut left_over = None;
-    loop {
-        let first = match left_over.take() {
+}
+
+impl<T: Weighted> Batches<T> {
+    /// The next batch, an empty one after `again`; nothing where all is over.
+    async fn next(&mut self, again: Option<Duration>) -> Option<Vec<T>> {
+        let first = match self.left_over.take() {
             Some(item) => item,
             None => {
-                let again = flush.again();
                 let pause = again.unwrap_or(Duration::MAX);
                 tokio::select! {
                     biased;
-                    item = receiver.recv() => match item { Some(item) => item, None => return },
-                    () = closed.cancelled(), if again.is_none() => return,
-                    () = sleep(pause), if again.is_some() => {
-                        flush_unharmed(&mut flush, Vec::new()).await;
-                        continue;
-                    }
+                    item = self.receiver.recv() => item?,
+                    () = self.closed.cancelled(), if again.is_none() => return None,
+                    () = sleep(pause), if again.is_some() => return Some(Vec::new()),
                 }
             }
         };
         // Those that are ready to send at this moment get their turn to do so.
         tokio::task::yield_now().await;
         let mut weight = first.weight();
-        let mut batch = Vec::with_capacity(limits.items.min(receiver.len() + 1));
+        let mut batch = Vec::with_capacity(self.limits.items.min(self.receiver.len() + 1));
         batch.push(first);
-        while batch.len() < limits.items {
-            let Ok(item) = receiver.try_recv() else { break };
+        while batch.len() < self.limits.items {
+            let Ok(item) = self.receiver.try_recv() else { break };
             weight += item.weight();
-            if weight > limits.weight {
-                left_over = Some(item);
+            if weight > self.limits.weight {
+                self.left_over = Some(item);
                 break;
             }
             batch.push(item);
         }
-        flush_unharmed(&mut flush, batch).await;
+        Some(batch)
     }
 }
 
 /// A batch that panics must not take the door with it: its callers hear that nobody knows, the next ones are served.
-async fn flush_unharmed<T>(flush: &mut impl Flush<T>, batch: Vec<T>) {
-    if let Err(panic) = AssertUnwindSafe(flush.flush(batch)).catch_unwind().await {
+async fn unharmed(flushing: impl Future<Output = ()>) {
+    if let Err(panic) = AssertUnwindSafe(flushing).catch_unwind().await {
         tracing::error!(why = panic_message(&*panic), "a batch broke off");
         metrics::counter!("tidegate_background_restarts_total", "work" => "batch").increment(1);
     }
@@ -141,12 +228,19 @@ mod tests {
 
     struct Panics;
 
-    impl Flush<Asked> for Panics {
-        async fn flush(&mut self, batch: Vec<Asked>) {
-            for Asked(panics, answer) in batch {
-                assert!(!panics, "on purpose");
-                let _gone = answer.send(());
-            }
+    impl FlushAhead<Asked> for Panics {
+        fn flush(&mut self, batch: Vec<Asked>, _progress: Progress) -> impl Future<Output = ()> + Send + 'static {
+            let answer_all = |batch: Vec<Asked>| {
+                for Asked(panics, answer) in batch {
+                    assert!(!panics, "on purpose");
+                    let _gone = answer.send(());
+                }
+            };
+            futures_util::future::lazy(move |_| answer_all(batch))
+        }
+
+        fn again(&self) -> Option<Duration> {
+            None
         }
     }
 
@@ -160,5 +254,92 @@ mod tests {
             let heard = tokio::time::timeout(Duration::from_secs(20), heard).await.unwrap();
             assert_eq!(heard.is_err(), panics);
         }
+    }
+
+    /// How many are in a batch, and what is needed to go on with it.
+    type Batch = (usize, Progress, oneshot::Sender<()>);
+
+    /// Hands each batch over to the test.
+    struct Handed(mpsc::UnboundedSender<Batch>);
+
+    impl FlushAhead<Asked> for Handed {
+        fn flush(&mut self, batch: Vec<Asked>, progress: Progress) -> impl Future<Output = ()> + Send + 'static {
+            let (done, end) = oneshot::channel();
+            let _gone = self.0.send((batch.len(), progress, done));
+            async move { drop(end.await) }
+        }
+
+        fn again(&self) -> Option<Duration> {
+            None
+        }
+    }
+
+    fn two_at_a_time() -> (mpsc::Sender<Asked>, mpsc::UnboundedReceiver<Batch>) {
+        let limits = GatherLimits { items: 2, weight: 9, waiting: 16 };
+        let (sender, receiver) = mpsc::channel(limits.waiting);
+        let (handed, batches) = mpsc::unbounded_channel();
+        let closed = CancellationToken::new();
+        tokio::spawn(run_ahead(Handed(handed), Batches { limits, receiver, left_over: None, closed }));
+        (sender, batches)
+    }
+
+    async fn send(sender: &mpsc::Sender<Asked>, items: usize) {
+        for _ in 0..items {
+            sender.send(Asked(false, oneshot::channel().0)).await.unwrap_or_else(|_| panic!("nobody gathers any more"));
+        }
+    }
+
+    /// With its clock paused the runtime waits only once nothing else is left to do.
+    async fn everybody_rests() {
+        sleep(Duration::from_secs(1)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_batch_is_gathered_once_the_one_before_is_decided_and_no_third() {
+        let (sender, mut batches) = two_at_a_time();
+        send(&sender, 6).await;
+        let (_, first, first_ends) = batches.recv().await.unwrap();
+        everybody_rests().await;
+        assert!(batches.try_recv().is_err(), "gathered before the first was decided");
+        first.decided();
+        let (items, second, second_ends) = batches.recv().await.unwrap();
+        assert_eq!(items, 2);
+        second.decided();
+        everybody_rests().await;
+        assert!(batches.try_recv().is_err(), "a third at once");
+        drop((first, first_ends));
+        let (_, third, third_ends) = batches.recv().await.unwrap();
+        drop((second, second_ends, third, third_ends));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_that_is_not_full_grows_until_the_one_before_is_over() {
+        let (sender, mut batches) = two_at_a_time();
+        send(&sender, 3).await;
+        let (_, first, first_ends) = batches.recv().await.unwrap();
+        first.decided();
+        everybody_rests().await;
+        assert!(batches.try_recv().is_err(), "gathered with one item");
+        send(&sender, 1).await;
+        drop((first, first_ends));
+        assert_eq!(batches.recv().await.unwrap().0, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_wait_for_the_next_decision_and_not_for_long() {
+        let (sender, mut batches) = two_at_a_time();
+        send(&sender, 4).await;
+        let (_, first, _first_ends) = batches.recv().await.unwrap();
+        let began = tokio::time::Instant::now();
+        first.let_next_decide().await;
+        assert_eq!(began.elapsed(), Duration::ZERO, "there is no next one");
+        first.decided();
+        let (_, second, _second_ends) = batches.recv().await.unwrap();
+        first.let_next_decide().await;
+        assert!(began.elapsed() >= LET_NEXT_DECIDE && began.elapsed() < 3 * LET_NEXT_DECIDE);
+        second.decided();
+        let began = tokio::time::Instant::now();
+        first.let_next_decide().await;
+        assert_eq!(began.elapsed(), Duration::ZERO, "the next one is decided");
     }
 }

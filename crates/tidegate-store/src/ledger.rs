@@ -154,9 +154,27 @@ impl Ledger {
         reason: Option<Reason>,
         holding: Holding,
     ) {
-        let mut counts = Counts::of(to, holding);
-        if let Some(from) = from {
-            counts.add(Counts::of(from, holding), -1);
+        self.transitions(flow, [(id, holding)], from, to, reason);
+    }
+
+    /// The same for tasks that make the same transition in the same flow.
+    pub(crate) fn transitions(
+        &mut self,
+        flow: &FlowKey,
+        tasks: impl IntoIterator<Item = (TaskId, Holding)>,
+        from: Option<Status>,
+        to: Status,
+        reason: Option<Reason>,
+    ) {
+        let became = entry(entry(&mut self.events, &flow.tenant), &flow.kind);
+        let told = became.entry((to, reason)).or_default();
+        let mut counts = Counts::default();
+        for (id, holding) in tasks {
+            counts.add(Counts::of(to, holding), 1);
+            if let Some(from) = from {
+                counts.add(Counts::of(from, holding), -1);
+            }
+            told.push(id.0);
         }
         if counts != Counts::default() {
             self.count(0, "", counts);
@@ -167,8 +185,6 @@ impl Ledger {
                 self.count(3, &flow.peer, counts);
             }
         }
-        let became = entry(entry(&mut self.events, &flow.tenant), &flow.kind);
-        became.entry((to, reason)).or_default().push(id.0);
     }
 
     /// Slots of a session are taken, or given back.
