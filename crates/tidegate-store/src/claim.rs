@@ -12,6 +12,7 @@ use crate::changes::{Begin, Changes};
 use crate::claim_room::{Limited, MAX_BELOW_FLOOR_US, Open};
 use crate::connection::Tx;
 use crate::error::StoreError;
+use crate::released::Released;
 use crate::seen::{Beside, Seen, claimed_of, place_of};
 use crate::session::Session;
 use crate::types::Claimed;
@@ -25,6 +26,8 @@ pub(crate) struct Claim {
     /// Whether another turn may find more.
     pub(crate) more: bool,
     pub(crate) again_in: Option<Duration>,
+    /// The leases that are taken, by the tasks.
+    pub(crate) leases: Vec<Released>,
     starts: Vec<Started>,
 }
 
@@ -106,23 +109,19 @@ impl Claiming<'_> {
         let chosen = choose(&seen.heads, room, self.want, now);
         session.learn(chosen.stopped_short);
         let parked = self.move_lines(&seen, &chosen, changes);
-        let (tasks, starts) = self.write(&seen, &chosen, now, changes)?;
+        let mut claim = self.write(&seen, &chosen, now, changes)?;
         let again_in_ms = chosen.again_in_ms.into_iter().chain(self.open.again_in_ms).min();
-        let again_in = again_in_ms.filter(|_| tasks.len() < self.want).map(Duration::from_millis);
+        let short = claim.tasks.len() < self.want;
+        claim.again_in = again_in_ms.filter(|_| short).map(Duration::from_millis);
         // The suspects that it did not take may stand before others that it did not see: the next look leaves them out.
-        let suspect = tasks.len() < self.want && tasks.iter().any(|task| task.suspect);
-        let lines = self.open.more && !tasks.is_empty();
-        Ok(Claim { now: Some(now), tasks, more: chosen.stopped_short || parked || suspect || lines, again_in, starts })
+        let suspect = short && claim.tasks.iter().any(|task| task.suspect);
+        let lines = self.open.more && !claim.tasks.is_empty();
+        claim.more = chosen.stopped_short || parked || suspect || lines;
+        Ok(claim)
     }
 
     /// Ends the doomed, starts the chosen, and charges their tenants and peers.
-    fn write(
-        &self,
-        seen: &Seen,
-        chosen: &Chosen,
-        now: EpochMs,
-        changes: &mut Changes,
-    ) -> Result<(Vec<Claimed>, Vec<Started>), StoreError> {
+    fn write(&self, seen: &Seen, chosen: &Chosen, now: EpochMs, changes: &mut Changes) -> Result<Claim, StoreError> {
         let session = self.session.heart.session;
         for (flow, task, reason) in &chosen.expire {
             let (head, terms, key) = (&seen.heads[*flow], &seen.terms[*flow][*task], &seen.keys[*flow]);
@@ -130,14 +129,16 @@ impl Claiming<'_> {
             let (from, to) = (Status::Queued, Status::Expired);
             changes.end_waiting(place, key, from, to, *reason, terms.holding, None, terms.in_order);
         }
-        let mut claimed = Vec::with_capacity(chosen.start.len());
-        let mut starts = Vec::with_capacity(chosen.start.len());
+        let started = chosen.start.len();
+        let (mut tasks, mut starts) = (Vec::with_capacity(started), Vec::with_capacity(started));
+        let mut leases = Vec::with_capacity(started);
         for start in &chosen.start {
             let (head, key) = (&seen.heads[start.flow], &seen.keys[start.flow]);
             let terms = &seen.terms[start.flow][start.task];
             let place = place_of(head, start.task, session);
             let effects = self.session.effects.get(&key.kind).copied().unwrap_or_default();
             let begin = Begin { place, effects, charged_ms: head.run_ms, charged_in: start.charged_in };
+            leases.push(Released::of_claim(&begin, terms, head.tasks[start.task].enqueued, session, now));
             changes.start(begin, key, terms.holding, session, terms.in_order);
             if terms.deliveries == 0 {
                 let earned = self.limited.policy.retry_budget(&key.peer).earned();
@@ -147,7 +148,7 @@ impl Claiming<'_> {
             let waited_ms = now - head.tasks[start.task].enqueued;
             let (charged_in, behind_us) = (start.charged_in, start.behind_us);
             starts.push(Started { class: key.class, waited_ms, charged_in, behind_us });
-            claimed.push(claimed_of(terms, place.id, key, terms.deliveries + 1, now)?);
+            tasks.push(claimed_of(terms, place.id, key, terms.deliveries + 1, now)?);
         }
         for ((name, before), after) in seen.names.iter().zip(&seen.tenants).zip(&chosen.turns) {
             for class in Class::ALL {
@@ -159,7 +160,7 @@ impl Claiming<'_> {
             let at = class as usize;
             changes.served().floor(class, chosen.floors[at] - self.limited.floors[at]);
         }
-        Ok((claimed, starts))
+        Ok(Claim { now: Some(now), tasks, leases, starts, ..Claim::default() })
     }
 
     /// Remembers where the lines begin. Where a line has more flows than were read, those that stand too far in front are

@@ -38,6 +38,13 @@ pub(crate) struct Aim {
     pub(crate) suspects: bool,
 }
 
+impl Aim {
+    /// Whether it pays to look on a second connection.
+    pub(crate) fn looks_beside(&self) -> bool {
+        self.want > 0 && self.reports >= LOOK_BESIDE_FROM
+    }
+}
+
 /// What was seen.
 pub(crate) struct Sight {
     limited: Limited,
@@ -59,12 +66,8 @@ impl Session {
     /// Looks in a transaction of its own while this turn's holds the cell's row and takes leases away. It sees what a look
     /// in the turn's would: counters and where tasks wait change under that row alone, whoever held it before has
     /// committed where its snapshots are taken, and leases are not among what it reads. Were the row lost meanwhile, the
-    /// turn could not commit. Nothing where the reports are few, no connection is at hand, or it fails: then the turn looks
-    /// itself.
+    /// turn could not commit. Nothing where no connection is at hand, or it fails: then the turn looks itself.
     pub(crate) async fn look_beside(&self, aim: &Aim) -> Option<Beside> {
-        if aim.want == 0 || aim.reports < LOOK_BESIDE_FROM {
-            return None;
-        }
         let looking = async {
             let mut tx = self.store.connections.begin_at_hand().await?;
             Some((self.look(aim, &mut tx).await.ok()?, tx))

@@ -49,7 +49,7 @@ WITH near AS MATERIALIZED (
 )
 SELECT n.now_ms, n.alive, n.draining, w.flow_id, w.queued, w.rank, w.task_id, w.min_useful_ms, w.deadline_ms, w.attempt_timeout_ms,
     w.tokens, w.usd_micros, w.bytes, w.deliveries, w.failures, w.max_attempts, w.session_id, w.enqueued_ms,
-    w.line, w.stands, w.turn, w.turn_above, w.class_running, w.tenant_running
+    w.line, w.stands, w.turn, w.turn_above, w.class_running, w.tenant_running, w.losses
 FROM (
     SELECT tidegate.now_ms() AS now_ms,
         EXISTS (SELECT FROM tidegate.heartbeat h WHERE h.session_id = $1::uuid AND h.expires_ms > (SELECT tidegate.now_ms())) AS alive,

@@ -8,11 +8,16 @@ use tidegate_core::settlement::Running;
 use tidegate_core::{Class, EpochMs, Reason, TaskId};
 use uuid::Uuid;
 
+use crate::changes::Begin;
 use crate::error::StoreError;
 use crate::ledger::{Holding, class_of};
+use crate::seen::Terms;
 
 /// The column of `release.sql` that counts the reports, from 1.
 pub(crate) const REPORT: usize = 24;
+
+/// The same of `release_known.sql`.
+pub(crate) const REPORT_OF_KNOWN: usize = 1;
 
 /// A lease that was taken away, and what is known of the attempt it was for.
 #[derive(Debug, Clone)]
@@ -49,7 +54,7 @@ impl Released {
             min_useful_ms: row.try_get::<i64, _>(6)? as u64,
             attempt_timeout_ms: attempt_timeout_ms.map(|ms| ms as u64),
             effects: Effects::from_code(row.try_get(15)?).unwrap_or_default(),
-            cancel: cancel.map(|reason| Reason::parse(reason).unwrap_or(Reason::CancelRequested)),
+            cancel: cancel.map(cancel_reason),
             may_retry: true,
         };
         Ok(Self {
@@ -68,9 +73,46 @@ impl Released {
             permits: row.try_get(23)?,
         })
     }
-}
 
-impl Released {
+    /// What a lease that is taken now will be, once it is taken away.
+    pub(crate) fn of_claim(begin: &Begin, terms: &Terms, enqueued: EpochMs, session: Uuid, now: EpochMs) -> Self {
+        let running = Running {
+            failures: terms.failures as u16,
+            losses: terms.losses as u16,
+            max_attempts: terms.max_attempts as u16,
+            deadline: terms.deadline_ms,
+            started: now,
+            min_useful_ms: terms.min_useful_ms as u64,
+            attempt_timeout_ms: terms.attempt_timeout_ms.map(|ms| ms as u64),
+            effects: begin.effects,
+            cancel: None,
+            may_retry: true,
+        };
+        Self {
+            id: begin.place.id,
+            flow: begin.place.flow,
+            session,
+            rank: begin.place.rank,
+            running,
+            deliveries: terms.deliveries + 1,
+            holding: terms.holding,
+            delivered_ms: None,
+            worker: None,
+            enqueued,
+            charged_ms: begin.charged_ms,
+            charged_in: begin.charged_in,
+            permits: false,
+        }
+    }
+
+    /// Adds what a row of `release_known.sql` tells.
+    pub(crate) fn told(mut self, row: &PgRow) -> Result<Self, StoreError> {
+        self.running.cancel = row.try_get::<Option<&str>, _>(2)?.map(cancel_reason);
+        self.delivered_ms = row.try_get(3)?;
+        self.permits = row.try_get(4)?;
+        Ok(self)
+    }
+
     /// When the attempt started.
     pub(crate) fn started(&self) -> EpochMs {
         self.running.started
@@ -85,6 +127,10 @@ impl Released {
     pub(crate) fn tokens(&self) -> i64 {
         self.holding.tokens
     }
+}
+
+fn cancel_reason(stored: &str) -> Reason {
+    Reason::parse(stored).unwrap_or(Reason::CancelRequested)
 }
 
 /// What a row holds against the limits.

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sqlx::Row;
-use sqlx::postgres::PgRow;
 use tidegate_core::policy::Policy;
 
 use crate::changes::flow_of;
@@ -12,7 +11,7 @@ use crate::connection::Tx;
 use crate::directory::FlowKey;
 use crate::error::StoreError;
 use crate::ledger::Ledger;
-use crate::released::REPORT;
+use crate::released::Released;
 use crate::session::Session;
 use crate::types::Report;
 
@@ -40,15 +39,14 @@ impl Session {
     pub(crate) async fn retry_budgets(
         &self,
         reports: &[&Report],
-        rows: &[PgRow],
+        gone: &[(usize, Released)],
         flows: &HashMap<i64, Arc<FlowKey>>,
         tx: &mut Tx,
     ) -> Result<RetryBudgets, StoreError> {
         let mut keys = Vec::new();
-        for row in rows {
-            let n: i64 = row.try_get(REPORT)?;
-            if reports[(n - 1) as usize].ending.asks_for_retry() {
-                keys.push(key_of(&*flow_of(flows, row.try_get(2)?)?));
+        for (report, released) in gone {
+            if reports[*report].ending.asks_for_retry() {
+                keys.push(key_of(&*flow_of(flows, released.flow)?));
             }
         }
         keys.sort_unstable();

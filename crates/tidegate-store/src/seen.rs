@@ -42,6 +42,9 @@ pub(crate) struct Terms {
     pub(crate) deliveries: i32,
     pub(crate) failures: i16,
     pub(crate) max_attempts: i16,
+    /// These two only of what waits.
+    pub(crate) min_useful_ms: i64,
+    pub(crate) losses: i16,
     /// Whether nothing waits before it in its flow that this claim does not take first.
     pub(crate) in_order: bool,
 }
@@ -56,6 +59,8 @@ impl Terms {
             deliveries: row.try_get(first + 5)?,
             failures: row.try_get(first + 6)?,
             max_attempts: row.try_get(first + 7)?,
+            min_useful_ms: 0,
+            losses: 0,
             in_order: true,
         })
     }
@@ -105,13 +110,14 @@ impl Seen {
                 in_order = false;
                 continue;
             }
-            let terms = Terms { in_order, ..Terms::at(row, 8)? };
+            let (min_useful_ms, losses) = (row.try_get(7)?, row.try_get(24)?);
+            let terms = Terms { in_order, min_useful_ms, losses, ..Terms::at(row, 8)? };
             head.tasks.push(Waiting {
                 id: TaskId(row.try_get(6)?),
                 rank: row.try_get(5)?,
                 enqueued: row.try_get(17)?,
                 deadline: terms.deadline_ms,
-                min_useful_ms: row.try_get::<i64, _>(7)?.max(least_ms),
+                min_useful_ms: min_useful_ms.max(least_ms),
                 tokens: terms.holding.tokens.unsigned_abs(),
             });
             all.push(terms);

@@ -10,6 +10,7 @@ use tidegate_core::kind_policy::Effects;
 use tidegate_core::peer::PeerLimits;
 use tidegate_core::settlement::Ending;
 use tidegate_core::{EpochMs, Fence, Kind, TaskId};
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::bell::Topic;
@@ -22,13 +23,14 @@ use crate::heart::Heart;
 use crate::ledger::Rings;
 use crate::look::{Aim, Beside, end_looking};
 use crate::permits::end_with_leases;
-use crate::released::{REPORT, token_shift};
+use crate::released::{REPORT, REPORT_OF_KNOWN, token_shift};
 use crate::seen::{Terms, claimed_of};
 use crate::store::{Store, StoreInner};
 use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, Turn};
 use crate::work_bell::WorkBell;
 
 const RELEASE: &str = include_str!("release.sql");
+const RELEASE_KNOWN: &str = include_str!("release_known.sql");
 const ANY_WORK: &str = "SELECT coalesce((SELECT u.running > $3 FROM tidegate.usage u \
         WHERE u.scope = 5 AND u.key = ($2::uuid)::text ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1), false) \
     OR EXISTS (SELECT FROM tidegate.active_flow a \
@@ -61,6 +63,15 @@ struct Finish<'a> {
     beside: Option<Beside>,
 }
 
+/// What a turn has settled, and claimed where it has looked.
+#[derive(Default)]
+struct Done {
+    changes: Changes,
+    now: Option<EpochMs>,
+    claim: Option<Claim>,
+    beside: Option<Beside>,
+}
+
 /// What ended while a turn waited for the cell's lock.
 pub(crate) struct Late<'a> {
     ask: Option<&'a (dyn Fn() -> Vec<Report> + Sync)>,
@@ -79,10 +90,18 @@ impl Late<'_> {
     }
 }
 
+/// A lease that this process knows to hold.
+struct Held {
+    kind: Kind,
+    suspect: bool,
+    /// What it will be when it is taken away; nothing where it was found again.
+    lease: Option<Released>,
+}
+
 #[derive(Default)]
 pub(crate) struct State {
-    /// What this process knows to hold, of which kind, and whether it is a suspect.
-    held: HashMap<(TaskId, Fence), (Kind, bool)>,
+    /// What this process knows to hold.
+    held: HashMap<(TaskId, Fence), Held>,
     /// A transaction broke while committing, or its records could not be read: there may be leases nobody knows of.
     unsure: bool,
     /// The virtual time below which nothing stands in a line, as far as this session knows: what comes into a line stands
@@ -211,24 +230,19 @@ impl Session {
         let want = if want > 0 { want + late.told.len() } else { 0 };
         let reports: Vec<&Report> = reports.iter().chain(&late.told).collect();
         let aim = self.aim(want, &reports);
-        let mut changes = Changes::default();
-        let (mut settled, mut now) = (vec![Settled::LeaseLost; reports.len()], None);
-        let mut beside = None;
-        if !reports.is_empty() {
-            let settling = self.settle(&reports, &mut settled, &mut changes, &mut tx);
-            let (settled_at, looked) = tokio::join!(settling, self.look_beside(&aim));
-            (now, beside) = (settled_at?, looked);
-        }
-        let claim = match &mut beside {
-            Some((sight, looking)) => {
-                // The records of what completed are written while what starts is chosen.
-                let early = changes.take_completed();
-                // Whatever ended, it is known when.
-                let writing = early.write(&mut tx, now.unwrap_or_default());
-                let (written, claim) = tokio::join!(writing, self.claim_of(&aim, sight, &mut changes, looking));
-                written?;
-                claim?
+        let mut settled = vec![Settled::LeaseLost; reports.len()];
+        let Done { mut changes, mut now, claim, beside } = match aim.looks_beside() {
+            true => self.settle_and_claim(&aim, &reports, &mut settled, &mut tx).await?,
+            false => {
+                let mut done = Done::default();
+                if !reports.is_empty() {
+                    done.now = self.settle(&reports, &mut settled, &mut done.changes, &mut tx).await?;
+                }
+                done
             }
+        };
+        let claim = match claim {
+            Some(claim) => claim,
             None if want > 0 => {
                 let sight = self.look(&aim, &mut tx).await?;
                 self.claim_of(&aim, &sight, &mut changes, &mut tx).await?
@@ -239,10 +253,46 @@ impl Session {
         self.finish(tx, Finish { began, reports: &reports, settled, changes, claim, now, beside }).await
     }
 
+    /// A large turn, in two hands: one takes leases away, decides what became of each, and at once writes the records of
+    /// what completed; the other looks at what waits, and chooses what starts once it is decided what ended. No claim where
+    /// no look beside was possible.
+    async fn settle_and_claim(
+        &self,
+        aim: &Aim,
+        reports: &[&Report],
+        settled: &mut [Settled],
+        tx: &mut Tx,
+    ) -> Result<Done, StoreError> {
+        let (decided, decision) = oneshot::channel();
+        let settling = async {
+            let mut changes = Changes::default();
+            let now = self.settle(reports, settled, &mut changes, tx).await?;
+            let early = changes.take_completed();
+            // Only a look that broke off does not take it.
+            drop(decided.send((changes, now)));
+            // Whatever ended, it is known when.
+            early.write(tx, now.unwrap_or_default()).await
+        };
+        let claiming = async {
+            let mut beside = self.look_beside(aim).await;
+            // If nothing was decided, the other hand says why.
+            let Ok((mut changes, now)) = decision.await else { return Ok(Done::default()) };
+            let claim = match &mut beside {
+                Some((sight, looking)) => Some(self.claim_of(aim, sight, &mut changes, looking).await?),
+                None => None,
+            };
+            Ok(Done { changes, now, claim, beside })
+        };
+        let (written, done) = tokio::join!(settling, claiming);
+        written?;
+        done
+    }
+
     /// Writes and commits what a turn has decided.
     async fn finish(&self, mut tx: Tx, turn: Finish<'_>) -> Result<Turn, StoreError> {
         let Finish { began, reports, settled, changes, mut claim, now, beside } = turn;
         let mut claimed = std::mem::take(&mut claim.tasks);
+        let mut leases = std::mem::take(&mut claim.leases);
         let (more, again_in) = (claim.more, claim.again_in);
         let ended = settled.iter().any(|settled| matches!(settled, Settled::Ended(_)));
         let (Some(now), false) = (now, changes.is_empty()) else {
@@ -268,6 +318,15 @@ impl Session {
         self.let_go(reports);
         let mut state = self.state();
         state.held.extend(claimed.iter().map(held_of));
+        for mut lease in leases.drain(..) {
+            let fence = Fence(i64::from(lease.deliveries));
+            // Those that could not be run are given up by now.
+            if let Some(held) = state.held.get_mut(&(lease.id, fence)) {
+                // All that a turn writes is dated alike.
+                lease.running.started = now;
+                held.lease = Some(lease);
+            }
+        }
         state.unsure = false;
         Ok(Turn { settled, claimed, more, again_in })
     }
@@ -325,10 +384,10 @@ impl Session {
             return Vec::new();
         }
         let state = self.state();
-        let runs = |kind: &Kind| state.held.values().filter(|(of, _)| of == kind).count() as i64;
+        let runs = |kind: &Kind| state.held.values().filter(|held| held.kind == *kind).count() as i64;
         let ends = |kind: &Kind| {
             let kinds = ending.iter().filter_map(|report| state.held.get(&(report.id, report.fence)));
-            kinds.filter(|(of, _)| of == kind).count() as i64
+            kinds.filter(|held| held.kind == *kind).count() as i64
         };
         let limits = self.spec.at_once.iter();
         limits.map(|(kind, most)| (kind.as_str().to_owned(), i64::from(*most) - runs(kind) + ends(kind))).collect()
@@ -337,8 +396,8 @@ impl Session {
     /// Whether this worker may take a task that was lost twice: it runs no other, once these have ended.
     fn may_take_suspect(&self, ending: &[&Report]) -> bool {
         let state = self.state();
-        !state.held.iter().any(|((id, fence), (_, suspect))| {
-            *suspect && !ending.iter().any(|report| report.id == *id && report.fence == *fence)
+        !state.held.iter().any(|((id, fence), held)| {
+            held.suspect && !ending.iter().any(|report| report.id == *id && report.fence == *fence)
         })
     }
 
@@ -356,18 +415,26 @@ impl Session {
     ) -> Result<Option<EpochMs>, StoreError> {
         let ids: Vec<Uuid> = reports.iter().map(|report| report.id.0).collect();
         let fences: Vec<i32> = reports.iter().map(|report| i32::try_from(report.fence.0).unwrap_or(-1)).collect();
-        let rows = tx.call(|conn| sqlx::query(RELEASE).bind(ids).bind(fences).fetch_all(conn)).await?;
-        let flow_ids = rows.iter().map(|row| row.try_get(2)).collect::<Result<Vec<i64>, _>>()?;
-        let flows = self.store.directory.describe(tx, flow_ids.into_iter()).await?;
-        let policy = self.store.policy();
-        let budgets = self.retry_budgets(reports, &rows, &flows, tx).await?;
-        let (mut now, mut permits) = (None, Vec::new());
+        let known = self.known(reports);
+        let (sql, report) = if known.is_some() { (RELEASE_KNOWN, REPORT_OF_KNOWN) } else { (RELEASE, REPORT) };
+        let rows = tx.call(|conn| sqlx::query(sql).bind(ids).bind(fences).fetch_all(conn)).await?;
+        let now: Option<EpochMs> = rows.first().map(|row| row.try_get(0)).transpose()?;
+        let Some(at) = now else { return Ok(None) };
+        let mut gone = Vec::with_capacity(rows.len());
         for row in &rows {
-            let n: i64 = row.try_get(REPORT)?;
-            let at: EpochMs = row.try_get(0)?;
-            now = Some(at);
-            let report = &reports[(n - 1) as usize];
-            let mut released = Released::from_row(row)?;
+            let n = (row.try_get::<i64, _>(report)? - 1) as usize;
+            let released = match &known {
+                Some(known) => known[n].clone().told(row)?,
+                None => Released::from_row(row)?,
+            };
+            gone.push((n, released));
+        }
+        let flows = self.store.directory.describe(tx, gone.iter().map(|(_, released)| released.flow)).await?;
+        let policy = self.store.policy();
+        let budgets = self.retry_budgets(reports, &gone, &flows, tx).await?;
+        let mut permits = Vec::new();
+        for (n, mut released) in gone {
+            let report = &reports[n];
             permits.extend(released.permit_owner());
             let key = flow_of(&flows, released.flow)?;
             released.running.may_retry = budgets.has_token(&key, changes.ledger());
@@ -379,7 +446,7 @@ impl Session {
                 self.store.runs.record(&key.kind, at - released.started());
             }
             let estimated = released.tokens();
-            settled[(n - 1) as usize] = changes.settle(
+            settled[n] = changes.settle(
                 released,
                 &key,
                 report.ending,
@@ -391,7 +458,7 @@ impl Session {
             );
             if let Some(usage) = report.usage {
                 // The estimate was taken at the door, once: it is given back with the last attempt, not with each.
-                let taken = matches!(settled[(n - 1) as usize], Settled::Ended(_)).then_some(estimated).unwrap_or(0);
+                let taken = matches!(settled[n], Settled::Ended(_)).then_some(estimated).unwrap_or(0);
                 let shift = token_shift(tokens_bucket(policy.tenant(&key.tenant)), taken, usage.tokens);
                 changes.reconcile(&key.tenant, shift);
                 // A peer is sent what the attempt is expected to use, each time.
@@ -401,6 +468,13 @@ impl Session {
         }
         end_with_leases(permits, changes, tx).await?;
         Ok(now)
+    }
+
+    /// The leases of these reports, where all of them are remembered.
+    fn known(&self, reports: &[&Report]) -> Option<Vec<Released>> {
+        let state = self.state();
+        let lease = |report: &&Report| state.held.get(&(report.id, report.fence))?.lease.clone();
+        reports.iter().map(lease).collect()
     }
 
     /// Finds leases of this session that nobody here knows of, after a commit whose end was not seen.
@@ -459,6 +533,6 @@ impl Session {
     }
 }
 
-fn held_of(task: &Claimed) -> ((TaskId, Fence), (Kind, bool)) {
-    ((task.id, task.fence), (task.kind.clone(), task.suspect))
+fn held_of(task: &Claimed) -> ((TaskId, Fence), Held) {
+    ((task.id, task.fence), Held { kind: task.kind.clone(), suspect: task.suspect, lease: None })
 }

@@ -168,6 +168,37 @@ async fn a_failure_is_retried_until_its_attempts_are_used_up() {
     cell.assert_sound().await;
 }
 
+/// A session settles by what it remembers of the leases that it took, and reads them only where it does not.
+#[tokio::test]
+async fn what_goes_back_to_wait_is_what_its_lease_said() {
+    const LASTING: &str = "rank, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes, deliveries, \
+        failures, losses, max_attempts, enqueued_ms";
+    let cell = Cell::new().await;
+    let mut submission = cell.submission();
+    submission.priority = priority(61);
+    submission.max_attempts = 7;
+    submission.min_useful_ms = 11;
+    submission.attempt_timeout_ms = Some(60_013);
+    submission.cost = tidegate_core::submission::Cost { tokens: 17, usd_micros: 19 };
+    let id = cell.add(submission).await;
+    let mut conn = cell.db.connect().await;
+    sqlx::query("UPDATE tidegate.ready SET failures = 2, losses = 1, deliveries = 4").execute(&mut conn).await.unwrap();
+    let session = cell.session(4).await;
+    let claimed = cell.claim(&session).await;
+    let mut row = async |table: &str| -> serde_json::Value {
+        let sql = format!("SELECT to_jsonb(r) FROM (SELECT {LASTING} FROM tidegate.{table}) r");
+        sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut conn).await.unwrap()
+    };
+    let mut lease = row("lease").await;
+    assert_eq!(lease["deliveries"], 5);
+    assert_eq!(cell.settle(&session, &claimed, FAILED).await, Settled::Returned(Reason::RetryBackoff));
+    lease["failures"] = 3.into();
+    assert_eq!(row("deferred").await, lease);
+    let attempts = cell.store.attempts(&tenant(), id).await.unwrap().unwrap();
+    assert_eq!((attempts[0].number, attempts[0].fence.0), (3, 5));
+    cell.assert_sound().await;
+}
+
 #[tokio::test]
 async fn a_result_after_the_deadline_is_kept_on_the_attempt() {
     let cell = Cell::new().await;

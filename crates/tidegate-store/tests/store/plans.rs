@@ -43,6 +43,7 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
         ("admit", format!("{LEDGER}{}", include_str!("../../src/admit.sql")), 67),
         ("admit plain", format!("{LEDGER}{}", include_str!("../../src/admit_plain.sql")), 52),
         ("release", include_str!("../../src/release.sql").to_owned(), 2),
+        ("release known", include_str!("../../src/release_known.sql").to_owned(), 2),
         ("look", include_str!("../../src/look.sql").to_owned(), 12),
         ("changes", format!("{LEDGER}{}", include_str!("../../src/changes.sql")), 61),
         ("changes plain", format!("{NOTHING_WAKES}{}", include_str!("../../src/changes_plain.sql")), 48),
