@@ -345,6 +345,9 @@ fn begin_sql(options: &StoreOptions) -> String {
         ("enable_mergejoin", "off".to_owned()),
         // A sort over all that a flow holds, where an index gives the first rows in order.
         ("enable_bitmapscan", "off".to_owned()),
+        // Whole tables, kept aside to be joined with.
+        ("enable_material", "off".to_owned()),
+        ("enable_memoize", "off".to_owned()),
         ("jit", "off".to_owned()),
     ];
     let set: Vec<_> = settings.iter().map(|(name, value)| format!("set_config('{name}', '{value}', true)")).collect();

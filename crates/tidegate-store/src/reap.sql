@@ -16,4 +16,4 @@ RETURNING (SELECT tidegate.now_ms()) AS now_ms, l.task_id, l.flow_id, l.rank, l.
     l.tokens, l.usd_micros, l.bytes, l.deliveries, l.failures, l.losses, l.max_attempts, l.effects, c.reason AS cancel_reason, c.delivered_ms,
     (SELECT s.worker FROM tidegate.session s WHERE s.id = l.session_id) AS worker,
     l.session_id, l.enqueued_ms, l.charged_ms, l.charged_in,
-    EXISTS (SELECT FROM tidegate.permit p WHERE p.task_id = l.task_id AND p.fence = l.deliveries) AS permits
+    coalesce((SELECT true FROM tidegate.permit p WHERE p.task_id = l.task_id AND p.fence = l.deliveries LIMIT 1), false) AS permits

@@ -14,5 +14,5 @@ WITH found AS MATERIALIZED (
 SELECT (SELECT tidegate.now_ms()) AS now_ms, l.task_id, l.flow_id, l.rank, l.started_ms, l.deadline_ms, l.min_useful_ms, l.attempt_timeout_ms,
     l.tokens, l.usd_micros, l.bytes, l.deliveries, l.failures, l.losses, l.max_attempts, l.effects, c.reason AS cancel_reason,
     c.delivered_ms, NULL::text AS worker, l.session_id, l.enqueued_ms, l.charged_ms, l.charged_in,
-    EXISTS (SELECT FROM tidegate.permit p WHERE p.task_id = l.task_id AND p.fence = l.deliveries) AS permits, l.n
+    coalesce((SELECT true FROM tidegate.permit p WHERE p.task_id = l.task_id AND p.fence = l.deliveries LIMIT 1), false) AS permits, l.n
 FROM found l LEFT JOIN tidegate.cancel_request c ON c.task_id = l.task_id

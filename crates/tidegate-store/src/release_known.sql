@@ -8,5 +8,5 @@ WITH found AS MATERIALIZED (
     DELETE FROM tidegate.lease WHERE ctid = ANY(ARRAY(SELECT at FROM found))
 )
 SELECT (SELECT tidegate.now_ms()) AS now_ms, l.n, c.reason AS cancel_reason, c.delivered_ms,
-    EXISTS (SELECT FROM tidegate.permit p WHERE p.task_id = l.task_id AND p.fence = l.fence) AS permits
+    coalesce((SELECT true FROM tidegate.permit p WHERE p.task_id = l.task_id AND p.fence = l.fence LIMIT 1), false) AS permits
 FROM found l LEFT JOIN tidegate.cancel_request c ON c.task_id = l.task_id
