@@ -130,9 +130,10 @@ impl Door {
 fn lanes(decided: &[Decided<'_>], batch: &Flows) -> (Vec<FlowKey>, Vec<usize>) {
     let mut keys: Vec<FlowKey> = Vec::new();
     let mut places = HashMap::new();
-    let of = decided.iter().map(|Decided { flow, lane, .. }| {
-        *places.entry((*flow, *lane)).or_insert_with(|| {
-            keys.push(FlowKey { lane: *lane, ..batch.keys[*flow].clone() });
+    let of = decided.iter().map(|decided| {
+        let (flow, lane) = (decided.flow, decided.lane());
+        *places.entry((flow, lane)).or_insert_with(|| {
+            keys.push(FlowKey { lane, ..batch.keys[flow].clone() });
             keys.len() - 1
         })
     });

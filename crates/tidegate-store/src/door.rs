@@ -54,9 +54,15 @@ pub(crate) struct Door {
 pub(crate) struct Decided<'a> {
     pub(crate) submission: &'a Submission,
     pub(crate) verdict: Verdict,
-    /// Its flow, by position in those of the batch, and the lane there.
+    /// Its flow, by position in those of the batch.
     pub(crate) flow: usize,
-    pub(crate) lane: Lane,
+}
+
+impl Decided<'_> {
+    /// Its lane in the flow.
+    pub(crate) fn lane(&self) -> Lane {
+        if self.verdict.decision.status == Status::Admitted { Lane::Admitted } else { Lane::Fresh }
+    }
 }
 
 /// The flows of a batch, and in which of them each submission would wait. Names are compared once for each submission:
@@ -372,8 +378,7 @@ impl Door {
                 if let (Some(key), Some(idempotency)) = (key, &submission.idempotency) {
                     known.insert(key, (idempotency.body_sha256.to_vec(), submission.id));
                 }
-                let lane = if decision.status == Status::Admitted { Lane::Admitted } else { Lane::Fresh };
-                decided.push(Decided { submission, verdict, flow: *flow, lane });
+                decided.push(Decided { submission, verdict, flow: *flow });
             }
             answers.push(Answer::Now(Box::new(Admission::Decided { id: submission.id, decision })));
         }

@@ -36,11 +36,6 @@ pub(crate) trait Weighted: Send + 'static {
 pub(crate) trait Flush<T>: Send + 'static {
     /// Handles the batch and answers each of its items.
     fn flush(&mut self, batch: Vec<T>) -> impl Future<Output = ()> + Send;
-
-    /// How soon to flush again although nothing arrives, with an empty batch.
-    fn again(&self) -> Option<Duration> {
-        None
-    }
 }
 
 /// What happens to batches of which the next is made ready while the one before is being written: at most two at a time.
@@ -48,7 +43,7 @@ pub(crate) trait FlushAhead<T>: Send + 'static {
     /// Handles the batch and answers each of its items.
     fn flush(&mut self, batch: Vec<T>, progress: Progress) -> impl Future<Output = ()> + Send + 'static;
 
-    /// As in [`Flush`].
+    /// How soon to flush again although nothing arrives, with an empty batch.
     fn again(&self) -> Option<Duration>;
 }
 
@@ -131,7 +126,7 @@ pub(crate) fn gather_on_thread<T: Weighted>(
 }
 
 async fn run<T: Weighted>(mut flush: impl Flush<T>, mut batches: Batches<T>) {
-    while let Some(batch) = batches.next(flush.again()).await {
+    while let Some(batch) = batches.next(None).await {
         unharmed(flush.flush(batch)).await;
     }
 }

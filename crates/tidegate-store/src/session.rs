@@ -292,7 +292,7 @@ impl Session {
     async fn finish(&self, mut tx: Tx, turn: Finish<'_>) -> Result<Turn, StoreError> {
         let Finish { began, reports, settled, changes, mut claim, now, beside } = turn;
         let mut claimed = std::mem::take(&mut claim.tasks);
-        let mut leases = std::mem::take(&mut claim.leases);
+        let leases = std::mem::take(&mut claim.leases);
         let (more, again_in) = (claim.more, claim.again_in);
         let ended = settled.iter().any(|settled| matches!(settled, Settled::Ended(_)));
         let (Some(now), false) = (now, changes.is_empty()) else {
@@ -318,7 +318,7 @@ impl Session {
         self.let_go(reports);
         let mut state = self.state();
         state.held.extend(claimed.iter().map(held_of));
-        for mut lease in leases.drain(..) {
+        for mut lease in leases {
             let fence = Fence(i64::from(lease.deliveries));
             // Those that could not be run are given up by now.
             if let Some(held) = state.held.get_mut(&(lease.id, fence)) {

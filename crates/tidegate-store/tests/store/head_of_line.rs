@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 use tidegate_core::limits::Limits;
 use tidegate_core::peer::PeerLimits;
 use tidegate_core::settlement::Ending;
@@ -16,6 +16,7 @@ use tidegate_store::{Admitter, AdmitterOptions, Canceller, Session, Store, Store
 use tidegate_testkit::{TestDb, short_or_long};
 
 use crate::door::open_limits;
+use crate::plans::PINNED;
 use crate::{Cell, report};
 
 const SLOW: &str = "slow";
@@ -132,19 +133,26 @@ async fn assert_others_run(session: &Session, others: &BTreeSet<TaskId>) -> Vec<
     claimed
 }
 
-/// Pages that a statement touches, as `EXPLAIN` counts them; the second time, when dead entries are known as such.
-async fn pages_of(conn: &mut PgConnection, sql: &str, arguments: &str) -> i64 {
-    let set = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off";
-    sqlx::raw_sql(set).execute(&mut *conn).await.unwrap();
-    let prepare = format!("DEALLOCATE ALL; PREPARE statement AS {sql}");
+/// Prepares a statement, to be planned as ours are.
+pub(crate) async fn prepare(conn: &mut PgConnection, sql: &str) {
+    let prepare = format!("{PINNED}; DEALLOCATE ALL; PREPARE statement AS {sql}");
     sqlx::raw_sql(AssertSqlSafe(prepare)).execute(&mut *conn).await.unwrap();
+}
+
+/// Pages that it touches, as `EXPLAIN` counts them; the second time, when dead entries are known as such.
+pub(crate) async fn pages_of_prepared(conn: &mut PgConnection, arguments: &str) -> i64 {
     let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE statement({arguments})");
     let mut plan = Value::Null;
     for _ in 0..2 {
-        plan = sqlx::query_scalar(AssertSqlSafe(explain.clone())).fetch_one(&mut *conn).await.unwrap();
+        plan = sqlx::raw_sql(AssertSqlSafe(explain.clone())).fetch_one(&mut *conn).await.unwrap().get(0);
     }
     let pages = |key: &str| plan[0]["Plan"][key].as_i64().unwrap();
     pages("Shared Hit Blocks") + pages("Shared Read Blocks")
+}
+
+async fn pages_of(conn: &mut PgConnection, sql: &str, arguments: &str) -> i64 {
+    prepare(conn, sql).await;
+    pages_of_prepared(conn, arguments).await
 }
 
 /// Pages that a claim of one touches to see what may run, where these lines of standard work have room.

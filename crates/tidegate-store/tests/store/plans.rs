@@ -1,9 +1,10 @@
 //! The plans of the hot statements: index scans and nested loops only, and a claim that starts at its flow's bound.
 
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Row};
+use sqlx::{AssertSqlSafe, Connection, Row};
 
 use crate::Cell;
+use crate::head_of_line::{pages_of_prepared, prepare};
 
 const LEDGER: &str = concat!(
     include_str!("../../src/ledger_counters.sql"),
@@ -13,11 +14,14 @@ const LEDGER: &str = concat!(
 const NOTHING_WAKES: &str =
     concat!(include_str!("../../src/ledger_counters.sql"), include_str!("../../src/ledger_tell.sql"));
 
+/// The settings of the planner that every transaction of ours has.
+pub(crate) const PINNED: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off; \
+    SET enable_mergejoin = off; SET enable_bitmapscan = off; SET enable_material = off; SET enable_memoize = off; SET jit = off";
+
 /// The generic plan of a statement with so many parameters, under the settings that every transaction of ours has.
 async fn plan(conn: &mut PgConnection, sql: &str, parameters: usize) -> String {
     let nulls = vec!["NULL"; parameters].join(", ");
-    let set = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off; SET enable_material = off; SET enable_memoize = off";
-    sqlx::raw_sql(set).execute(&mut *conn).await.unwrap();
+    sqlx::raw_sql(PINNED).execute(&mut *conn).await.unwrap();
     sqlx::raw_sql(AssertSqlSafe(format!("DEALLOCATE ALL; PREPARE statement AS {sql}")))
         .execute(&mut *conn)
         .await
@@ -103,6 +107,65 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
             assert!(plan.contains(from_the_bound), "a claim walks what was taken before:\n{plan}");
         }
     }
+}
+
+/// Counter rows that are replaced again and again while somebody holds a snapshot.
+///
+/// Broken by: a plan that looks for a row in all of its index, a replacement that walks every generation before.
+#[tokio::test]
+async fn under_an_old_snapshot_counters_cost_the_same_however_often_they_were_replaced() {
+    const REPLACED: usize = 3_000;
+    /// The generations that were replaced fill some 40 pages of each table.
+    const MORE_PAGES: i64 = 15;
+    let cell = Cell::new().await;
+    cell.add(cell.submission()).await;
+    let (mut conn, mut holder) = (cell.db.connect().await, cell.db.connect().await);
+    let flow: i64 = sqlx::query_scalar("SELECT flow_id FROM tidegate.flow_usage").fetch_one(&mut conn).await.unwrap();
+    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM tidegate.task")
+        .execute(&mut holder)
+        .await
+        .unwrap();
+    let mut moves = vec!["NULL".to_owned(); 32];
+    for n in [3, 4, 5, 6, 7, 8, 10, 23, 24, 25, 26, 30, 31] {
+        moves[n - 1] = "ARRAY[0]".into();
+    }
+    moves[0] = "ARRAY[0]".into();
+    moves[1] = "ARRAY['']".into();
+    moves[8] = format!("ARRAY[{flow}]");
+    (moves[12], moves[28]) = ("ARRAY[false]".into(), "ARRAY[false]".into());
+    moves[13] = "0".into();
+    let moved = format!("{NOTHING_WAKES} SELECT * FROM ledger");
+    let statements = [
+        (moved, moves.join(", ")),
+        (include_str!("../../src/rotate_usage.sql").to_owned(), "ARRAY[0], ARRAY[''], 0".to_owned()),
+        (include_str!("../../src/rotate_flow.sql").to_owned(), format!("ARRAY[{flow}], 0")),
+    ];
+    // Planned once, while the tables are small, as on a connection of ours.
+    let mut planned = Vec::new();
+    for (sql, arguments) in &statements {
+        let mut conn = cell.db.connect().await;
+        prepare(&mut conn, sql).await;
+        planned.push((conn, arguments));
+    }
+    let mut touched = async || {
+        let mut pages = Vec::new();
+        for (conn, arguments) in &mut planned {
+            pages.push(pages_of_prepared(conn, arguments).await);
+        }
+        pages
+    };
+    let before = touched().await;
+    for (sql, arguments) in &statements[1..] {
+        let again = format!(
+            "PREPARE statement AS {sql}; DO $$ BEGIN FOR n IN 1..{REPLACED} LOOP EXECUTE 'EXECUTE statement({})'; END LOOP; END $$; DEALLOCATE statement",
+            arguments.replace('\'', "''")
+        );
+        sqlx::raw_sql(AssertSqlSafe(again)).execute(&mut conn).await.unwrap();
+    }
+    let after = touched().await;
+    let more = before.iter().zip(&after).map(|(before, after)| after - before).max();
+    assert!(more <= Some(MORE_PAGES), "{before:?} pages, and {after:?} after {REPLACED} replacements");
+    holder.close().await.unwrap();
 }
 
 /// The twin: without the settings, an empty database tempts the planner into walking tables.
