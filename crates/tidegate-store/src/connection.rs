@@ -127,8 +127,18 @@ impl Connections {
     /// Begins a transaction with its time-outs; with `lock`, holding the cell's row on return.
     pub(crate) async fn begin(&self, lock: bool) -> Result<Tx, StoreError> {
         let settings = &self.shared.settings;
-        let sql = if lock { settings.begin_locked.clone() } else { settings.begin.clone() };
-        self.begin_with(sql).await.map(|(tx, _)| tx)
+        let sql = if lock { &settings.begin_locked } else { &settings.begin };
+        let call_timeout = settings.call_timeout;
+        loop {
+            let mut conn = self.get().await?;
+            let begin = sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(&mut *conn);
+            match call(call_timeout, begin).await {
+                Ok(_) => return Ok(Tx { conn, call_timeout }),
+                // A connection that waited may have died meanwhile: that says nothing about the database.
+                Err(StoreError::Unavailable(_)) if conn.reused => drop(conn),
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Begins a transaction without a lock on a connection that is at hand; nothing where there is none, or it fails.
@@ -143,20 +153,6 @@ impl Connections {
         let begin = sqlx::raw_sql(AssertSqlSafe(self.shared.settings.begin.clone())).fetch_all(&mut *conn);
         call(self.call_timeout(), begin).await.ok()?;
         Some(Tx { conn, call_timeout: self.call_timeout() })
-    }
-
-    async fn begin_with(&self, sql: String) -> Result<(Tx, Vec<PgRow>), StoreError> {
-        let call_timeout = self.shared.settings.call_timeout;
-        loop {
-            let mut conn = self.get().await?;
-            let begin = sqlx::raw_sql(AssertSqlSafe(sql.clone())).fetch_all(&mut *conn);
-            match call(call_timeout, begin).await {
-                Ok(rows) => return Ok((Tx { conn, call_timeout }, rows)),
-                // A connection that waited may have died meanwhile: that says nothing about the database.
-                Err(StoreError::Unavailable(_)) if conn.reused => drop(conn),
-                Err(error) => return Err(error),
-            }
-        }
     }
 
     /// Asks something that changes nothing. A connection that waited may have died meanwhile, which says nothing about the
