@@ -115,9 +115,11 @@ impl Store {
         } else {
             ("at_ms", from.to_string(), until.to_string())
         };
-        // Rows with skewed clocks may be in the default partition already: they move in before it is attached.
+        // Rows that came before it, or with skewed clocks, are in the default partition: they move in before it is attached.
+        // Nobody reads meanwhile: who had planned by the partitions of before would look for them where they were.
         let ddl = format!(
-            "CREATE TABLE tidegate.{name} (LIKE tidegate.{table} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE){storage}; \
+            "LOCK TABLE ONLY tidegate.{table} IN ACCESS EXCLUSIVE MODE; \
+             CREATE TABLE tidegate.{name} (LIKE tidegate.{table} INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE){storage}; \
              WITH moved AS (DELETE FROM tidegate.{table}_kept WHERE {column} >= {low} AND {column} < {high} RETURNING *) \
                 INSERT INTO tidegate.{name} SELECT * FROM moved; \
              ALTER TABLE tidegate.{table} ATTACH PARTITION tidegate.{name} FOR VALUES FROM ({low}) TO ({high})"

@@ -39,6 +39,45 @@ async fn partitions_are_made_ahead_and_take_in_what_came_before_them() {
     cell.assert_sound().await;
 }
 
+/// How many wait for a lock on a table, those among them that want it for themselves alone or the others.
+async fn waiting_for(conn: &mut sqlx::PgConnection, tables: &[&str], alone: bool) -> i64 {
+    let sql = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = ANY($1::text[]::regclass[]) \
+        AND (mode = 'AccessExclusiveLock') = $2";
+    let names: Vec<_> = tables.iter().map(|table| format!("tidegate.{table}")).collect();
+    sqlx::query(sql).bind(names).bind(alone).fetch_one(conn).await.unwrap().get(0)
+}
+
+/// Whoever planned a read before a partition took rows in, and read after it, looked where the rows had been.
+#[tokio::test]
+async fn a_task_that_moves_into_a_new_partition_is_seen_by_all_who_read_meanwhile() {
+    const READERS: usize = 4;
+    let cell = Cell::new().await;
+    let id = cell.add(cell.submission()).await;
+    let (mut watcher, mut blocker) = (cell.db.connect().await, cell.db.connect().await);
+    // A partition is attached in 50 ms or at another try.
+    tidegate_testkit::poll_until(Duration::from_secs(30), "the partitions", async || {
+        sqlx::raw_sql("BEGIN; LOCK TABLE ONLY tidegate.task_kept IN ACCESS SHARE MODE")
+            .execute(&mut blocker)
+            .await
+            .unwrap();
+        let store = cell.store.clone();
+        let made = tokio::spawn(async move { store.make_partitions(&Retention::default()).await });
+        while waiting_for(&mut watcher, &["task_kept"], true).await == 0 && !made.is_finished() {}
+        let mut readers = tokio::task::JoinSet::new();
+        for _ in 0..READERS {
+            let store = cell.store.clone();
+            readers.spawn(async move { store.task(&tenant(), id).await.unwrap() });
+        }
+        while waiting_for(&mut watcher, &["task", "task_kept"], false).await < READERS as i64 && !made.is_finished() {}
+        sqlx::raw_sql("ROLLBACK").execute(&mut blocker).await.unwrap();
+        assert!(readers.join_all().await.iter().all(Option::is_some), "a task that is there was not seen");
+        made.await.unwrap().is_ok().then_some(())
+    })
+    .await;
+    assert_eq!(partitions(&cell, "task").await, 5);
+    cell.assert_sound().await;
+}
+
 #[tokio::test]
 async fn a_dropped_partition_takes_the_finished_along_and_nothing_else() {
     let cell = Cell::new().await;
