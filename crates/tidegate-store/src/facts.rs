@@ -17,7 +17,8 @@ use crate::directory::FlowKey;
 use crate::error::StoreError;
 use crate::store::StoreInner;
 
-pub(crate) const FACTS: &str = include_str!("facts.sql");
+const FACTS: &str = include_str!("facts.sql");
+const FACTS_NAMED: &str = concat!(include_str!("facts.sql"), include_str!("facts_named.sql"));
 const BACKLOG: &str = include_str!("backlog.sql");
 const RESERVED: &str = include_str!("reserved.sql");
 /// Most reserved slots that one batch looks at: more than a fleet has that claims at all.
@@ -78,19 +79,19 @@ pub(crate) struct Read {
 
 /// Binds the statement for what is wanted.
 pub(crate) fn query(wanted: &Wanted) -> sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments> {
+    let query = |sql| {
+        sqlx::query(sql)
+            .bind(wanted.tenants.iter().cloned().collect::<Vec<_>>())
+            .bind(wanted.peers.iter().cloned().collect::<Vec<_>>())
+            .bind(MAX_SESSIONS)
+    };
+    if wanted.keys.is_empty() && wanted.tokens.is_empty() && wanted.parents.is_empty() {
+        return query(FACTS);
+    }
     let (key_tenants, keys): (Vec<String>, Vec<String>) = wanted.keys.iter().cloned().unzip();
     let (token_tenants, tokens): (Vec<String>, Vec<String>) = wanted.tokens.iter().cloned().unzip();
     let (parents, parent_tenants): (Vec<Uuid>, Vec<String>) = wanted.parents.iter().cloned().unzip();
-    sqlx::query(FACTS)
-        .bind(wanted.tenants.iter().cloned().collect::<Vec<_>>())
-        .bind(wanted.peers.iter().cloned().collect::<Vec<_>>())
-        .bind(key_tenants)
-        .bind(keys)
-        .bind(token_tenants)
-        .bind(tokens)
-        .bind(parents)
-        .bind(parent_tenants)
-        .bind(MAX_SESSIONS)
+    query(FACTS_NAMED).bind(key_tenants).bind(keys).bind(token_tenants).bind(tokens).bind(parents).bind(parent_tenants)
 }
 
 /// Reads the facts inside the transaction that holds the cell's row.

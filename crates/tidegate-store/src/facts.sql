@@ -1,7 +1,7 @@
 -- What the door decides on, for a batch. Holds: the cell's row. Indexes: usage from the newest generation down, and
 -- primary keys; deferred by eligible_ms.
--- $1 tenants, $2 peers; $3, $4 idempotency keys and $5, $6 cancellation tokens with their tenants; $7, $8 parents with
--- theirs; $9 sessions at most. Rows differ by "what"; see facts.rs.
+-- $1 tenants, $2 peers; $3 sessions at most. Rows differ by "what"; see facts.rs. Behind it comes facts_named.sql where a
+-- submission names anything else that exists before it.
 WITH n AS MATERIALIZED (SELECT tidegate.now_ms() AS now_ms),
 wanted AS MATERIALIZED (
     SELECT 0::smallint AS scope, '' AS key
@@ -38,21 +38,6 @@ FROM (
 ) d
 GROUP BY d.flow_id
 UNION ALL
-SELECT 3::smallint, i.tenant, i.key, i.task_id, i.body_sha256, NULL, NULL
-FROM unnest($3::text[], $4::text[]) AS d(tenant, key) JOIN tidegate.idempotency i USING (tenant, key)
-WHERE i.expires_ms > (SELECT now_ms FROM n)
-UNION ALL
-SELECT 4::smallint, c.tenant, c.token, NULL, NULL, NULL, NULL
-FROM unnest($5::text[], $6::text[]) AS d(tenant, token) JOIN tidegate.cancelled_token c USING (tenant, token)
-WHERE c.expires_ms > (SELECT now_ms FROM n)
-UNION ALL
-SELECT 5::smallint, NULL, NULL, t.id, NULL, NULL,
-    ARRAY[t.deadline_ms, t.depth, t.fanout, (SELECT count(*) FROM (SELECT FROM tidegate.task c WHERE c.parent_id = t.id LIMIT t.fanout) c),
-        (EXISTS (SELECT FROM tidegate.lease l WHERE l.task_id = t.id)
-            AND NOT EXISTS (SELECT FROM tidegate.cancel_request c WHERE c.task_id = t.id))::int]::bigint[]
-FROM unnest($7::uuid[], $8::text[]) AS d(id, tenant) JOIN tidegate.task t ON t.id = d.id AND t.tenant = d.tenant
-WHERE t.status IS NULL
-UNION ALL
 (
     SELECT 6::smallint, NULL, NULL, l.id, NULL, l.kinds, ARRAY[l.slots - u.running]::bigint[]
     FROM live l
@@ -61,5 +46,5 @@ UNION ALL
         WHERE u.scope = 5 AND u.key = l.id::text ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1
     ) u
     WHERE l.slots > u.running
-    ORDER BY l.slots - u.running DESC LIMIT $9::int
+    ORDER BY l.slots - u.running DESC LIMIT $3::int
 )

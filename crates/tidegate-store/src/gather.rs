@@ -12,6 +12,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::background::panic_message;
 
+/// Into how many parts what is under way is divided, where batches are gathered ahead: one is being written while another
+/// is answered and its callers come back, and the third is being gathered. A batch that takes all who wait leaves nobody
+/// for the next one: then who answers and who writes wait for each other in turns.
+const PARTS: usize = 3;
+/// Up to so many are taken in any case: fewer cost nearly as much to write.
+const SMALL: usize = 64;
 /// The longest that the answers of a batch wait for the decision of the next.
 const LET_NEXT_DECIDE: Duration = Duration::from_millis(1);
 
@@ -96,7 +102,7 @@ pub(crate) fn gatherer<T: Weighted>(
     closed: CancellationToken,
 ) -> (mpsc::Sender<T>, impl Future<Output = ()> + Send) {
     let (sender, receiver) = mpsc::channel::<T>(limits.waiting);
-    (sender, run(flush, Batches { limits, receiver, left_over: None, closed }))
+    (sender, run(flush, Batches::of(limits, receiver, closed)))
 }
 
 /// Starts gathering, as a task.
@@ -119,7 +125,7 @@ pub(crate) fn gather_on_thread<T: Weighted>(
     closed: CancellationToken,
 ) -> std::io::Result<mpsc::Sender<T>> {
     let (sender, receiver) = mpsc::channel::<T>(limits.waiting);
-    let gathering = run_ahead(flush, Batches { limits, receiver, left_over: None, closed });
+    let gathering = run_ahead(flush, Batches::of(limits, receiver, closed));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name(name.to_owned()).spawn(move || runtime.block_on(gathering))?;
     Ok(sender)
@@ -132,6 +138,7 @@ async fn run<T: Weighted>(mut flush: impl Flush<T>, mut batches: Batches<T>) {
 }
 
 async fn run_ahead<T: Weighted>(mut flush: impl FlushAhead<T>, mut batches: Batches<T>) {
+    batches.under_way = Some(UnderWay::default());
     let (standing, mut seen) = watch::channel(Standing::default());
     let mut before: Option<JoinHandle<()>> = None;
     while let Some(items) = batches.next(flush.again()).await {
@@ -164,9 +171,15 @@ struct Batches<T> {
     /// What was too heavy for the batch before.
     left_over: Option<T>,
     closed: CancellationToken,
+    /// Where a batch takes a part of those that wait.
+    under_way: Option<UnderWay>,
 }
 
 impl<T: Weighted> Batches<T> {
+    fn of(limits: GatherLimits, receiver: mpsc::Receiver<T>, closed: CancellationToken) -> Self {
+        Self { limits, receiver, left_over: None, closed, under_way: None }
+    }
+
     /// The next batch, an empty one after `again`; nothing where all is over.
     async fn next(&mut self, again: Option<Duration>) -> Option<Vec<T>> {
         let first = match self.left_over.take() {
@@ -186,7 +199,9 @@ impl<T: Weighted> Batches<T> {
         let mut weight = first.weight();
         let mut batch = Vec::with_capacity(self.limits.items.min(self.receiver.len() + 1));
         batch.push(first);
-        while batch.len() < self.limits.items {
+        let waiting = self.receiver.len() + 1;
+        let share = self.under_way.as_mut().map_or(usize::MAX, |under_way| under_way.share(waiting));
+        while batch.len() < self.limits.items.min(share) {
             let Ok(item) = self.receiver.try_recv() else { break };
             weight += item.weight();
             if weight > self.limits.weight {
@@ -195,7 +210,27 @@ impl<T: Weighted> Batches<T> {
             }
             batch.push(item);
         }
+        if let Some(under_way) = &mut self.under_way {
+            under_way.last = batch.len();
+        }
         Some(batch)
+    }
+}
+
+/// How many callers there are, as far as it shows: those of the last batch, who come back once they are answered, and
+/// those that wait.
+#[derive(Debug, Default)]
+struct UnderWay {
+    last: usize,
+    /// The most that there were lately.
+    most: usize,
+}
+
+impl UnderWay {
+    /// The most that a batch takes, where so many wait.
+    fn share(&mut self, waiting: usize) -> usize {
+        self.most = (self.last + waiting).max(self.most - self.most / 32);
+        SMALL.max(self.most.div_ceil(PARTS))
     }
 }
 
@@ -274,7 +309,7 @@ mod tests {
         let (sender, receiver) = mpsc::channel(limits.waiting);
         let (handed, batches) = mpsc::unbounded_channel();
         let closed = CancellationToken::new();
-        tokio::spawn(run_ahead(Handed(handed), Batches { limits, receiver, left_over: None, closed }));
+        tokio::spawn(run_ahead(Handed(handed), Batches::of(limits, receiver, closed)));
         (sender, batches)
     }
 
@@ -336,5 +371,39 @@ mod tests {
         let began = tokio::time::Instant::now();
         first.let_next_decide().await;
         assert_eq!(began.elapsed(), Duration::ZERO, "the next one is decided");
+    }
+
+    #[test]
+    fn a_batch_takes_a_third_of_what_is_under_way_and_all_of_little() {
+        let mut under_way = UnderWay::default();
+        assert_eq!(under_way.share(SMALL / 2), SMALL);
+        assert_eq!(under_way.share(300), 100);
+        // Those that were written come back: a lull between is none.
+        for (last, waiting) in [(100, 200), (100, 20), (100, 190)] {
+            under_way.last = last;
+            let share = under_way.share(waiting);
+            assert!((95..=100).contains(&share), "{share} of {last} and {waiting}");
+        }
+        // The load has gone.
+        under_way.last = 1;
+        let shares: Vec<usize> = (0..200).map(|_| under_way.share(1)).collect();
+        assert!(shares.is_sorted_by(|before, after| before >= after));
+        assert_eq!(shares.last(), Some(&SMALL));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_that_arrives_at_once_is_written_in_parts() {
+        let limits = GatherLimits { items: 500, weight: 500, waiting: 500 };
+        let (sender, receiver) = mpsc::channel(limits.waiting);
+        let (handed, mut batches) = mpsc::unbounded_channel();
+        send(&sender, 300).await;
+        tokio::spawn(run_ahead(Handed(handed), Batches::of(limits, receiver, CancellationToken::new())));
+        let mut sizes = Vec::new();
+        while sizes.iter().sum::<usize>() < 300 {
+            let (items, progress, _end) = batches.recv().await.unwrap();
+            sizes.push(items);
+            drop(progress);
+        }
+        assert_eq!(sizes, [100, 100, 97, 3]);
     }
 }

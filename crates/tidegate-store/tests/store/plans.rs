@@ -60,7 +60,12 @@ async fn hot_statements_never_walk_a_table_and_claims_start_at_the_bound() {
     cell.add(cell.submission()).await;
     let mut conn = cell.db.connect().await;
     for (name, sql, parameters) in [
-        ("facts", include_str!("../../src/facts.sql").to_owned(), 9),
+        ("facts", include_str!("../../src/facts.sql").to_owned(), 3),
+        (
+            "facts named",
+            format!("{}{}", include_str!("../../src/facts.sql"), include_str!("../../src/facts_named.sql")),
+            9,
+        ),
         ("backlog", include_str!("../../src/backlog.sql").to_owned(), 3),
         ("reserved", include_str!("../../src/reserved.sql").to_owned(), 2),
         ("claim room", include_str!("../../src/claim_room.sql").to_owned(), 4),
