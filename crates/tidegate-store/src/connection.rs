@@ -7,6 +7,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -72,6 +73,10 @@ pub(crate) struct Connections {
 
 struct Shared {
     options: PgConnectOptions,
+    /// The same with the planner's settings for all that is asked outside a transaction.
+    planned: PgConnectOptions,
+    /// Whether a pooler stands between, which passes on no settings of a session.
+    pooled: AtomicBool,
     idle: Mutex<Vec<(PgConnection, Instant)>>,
     permits: Arc<Semaphore>,
     settings: Settings,
@@ -97,8 +102,11 @@ impl Connections {
             begin_locked: format!("{begin}; SELECT 1 FROM tidegate.cell WHERE id = 1 FOR UPDATE"),
             begin,
         };
+        let direct = connect_options(&options.url)?;
         let shared = Shared {
-            options: connect_options(&options.url)?,
+            planned: direct.clone().options(PLANNER),
+            options: direct,
+            pooled: AtomicBool::new(false),
             idle: Mutex::new(Vec::new()),
             permits: Arc::new(Semaphore::new(size as usize)),
             settings,
@@ -116,7 +124,7 @@ impl Connections {
             let reused = idle.is_some();
             let conn = match idle {
                 Some(conn) => conn,
-                None => self.shared.options.connect().await?,
+                None => self.shared.connect().await?,
             };
             Ok(Conn { conn: Some(conn), shared: self.shared.clone(), reused, _permit: permit })
         })
@@ -189,6 +197,17 @@ impl Shared {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A new connection. A pooler that hands one session to many refuses settings for a session: then it goes without.
+    async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
+        if !self.pooled.load(Ordering::Relaxed) {
+            match self.planned.connect().await {
+                Err(error) if refuses_settings(&error) => self.pooled.store(true, Ordering::Relaxed),
+                connected => return connected,
+            }
+        }
+        self.options.connect().await
+    }
+
     /// The connection that was used last, if it still answers. One that waited may have died meanwhile.
     async fn idle_alive(&self) -> Option<PgConnection> {
         loop {
@@ -222,7 +241,7 @@ impl Conn {
     /// Replaces it by a new one. Those that waited beside it are likely as dead: they are given up too.
     async fn renew(&mut self) -> Result<(), StoreError> {
         self.shared.idle().clear();
-        let connecting = timeout(self.shared.settings.connect_timeout, self.shared.options.connect());
+        let connecting = timeout(self.shared.settings.connect_timeout, self.shared.connect());
         self.conn = Some(connecting.await.map_err(|_| StoreError::Unavailable(None))??);
         self.reused = false;
         Ok(())
@@ -324,28 +343,41 @@ pub(crate) fn connect_options(url: &str) -> Result<PgConnectOptions, StoreError>
     Ok(options.application_name(APPLICATION).disable_statement_logging())
 }
 
-/// The statements that begin a transaction. The planner is held to index scans and nested loops with a plan made
-/// once: the hot tables go from empty to a million rows and back between two looks of ANALYZE, and a plan made for
-/// the one is ruin for the other.
+/// Whether this is how a pooler says that it passes on no settings: as a violation of the protocol, or as something that
+/// it cannot do.
+fn refuses_settings(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| ["08P01", "0A000"].contains(&&*code))
+}
+
+/// The planner is held to index scans and nested loops with a plan made once: the hot tables go from empty to a million
+/// rows and back between two looks of ANALYZE, and a plan made for the one is ruin for the other.
+const PLANNER: [(&str, &str); 8] = [
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_seqscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    // A sort over all that a flow holds, where an index gives the first rows in order.
+    ("enable_bitmapscan", "off"),
+    // Whole tables, kept aside to be joined with.
+    ("enable_material", "off"),
+    ("enable_memoize", "off"),
+    ("jit", "off"),
+];
+
+/// The statements that begin a transaction. The planner's settings are among them too, for those who come through a
+/// pooler.
 fn begin_sql(options: &StoreOptions) -> String {
     let ms = |duration: Duration| duration.as_millis().to_string();
-    let settings = [
+    let limits = [
         ("idle_in_transaction_session_timeout", ms(options.idle_in_transaction_timeout)),
         ("statement_timeout", ms(options.statement_timeout)),
         ("lock_timeout", ms(options.lock_timeout)),
         ("tcp_user_timeout", "5000".to_owned()),
         ("synchronous_commit", "on".to_owned()),
-        ("plan_cache_mode", "force_generic_plan".to_owned()),
-        ("enable_seqscan", "off".to_owned()),
-        ("enable_hashjoin", "off".to_owned()),
-        ("enable_mergejoin", "off".to_owned()),
-        // A sort over all that a flow holds, where an index gives the first rows in order.
-        ("enable_bitmapscan", "off".to_owned()),
-        // Whole tables, kept aside to be joined with.
-        ("enable_material", "off".to_owned()),
-        ("enable_memoize", "off".to_owned()),
-        ("jit", "off".to_owned()),
     ];
-    let set: Vec<_> = settings.iter().map(|(name, value)| format!("set_config('{name}', '{value}', true)")).collect();
+    let planner = PLANNER.map(|(name, value)| (name, value.to_owned()));
+    let settings = limits.iter().chain(&planner);
+    let set: Vec<_> = settings.map(|(name, value)| format!("set_config('{name}', '{value}', true)")).collect();
     format!("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT {}", set.join(", "))
 }

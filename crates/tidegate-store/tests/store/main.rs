@@ -20,6 +20,7 @@ mod keeping;
 mod lifecycle;
 mod lines;
 mod permits;
+mod planned;
 mod plans;
 mod policy;
 mod quarantine;
