@@ -33,3 +33,15 @@ async fn twenty_four_replicas_come_up_on_an_empty_database() {
         assert_eq!(number(db.url(), "SELECT count(*) FROM tidegate.task").await, SERVING as i64);
     }
 }
+
+/// A task that waited in the default partition would have to be moved while others read it.
+#[tokio::test]
+async fn a_new_database_has_its_partitions_before_the_first_task_comes() {
+    const PARTITIONS: &str = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'tidegate.task'::regclass AND inhrelid <> 'tidegate.task_kept'::regclass";
+    let db = TestDb::migrated().await;
+    let mut process = start(&db, &["serve", "--listen", "127.0.0.1:0"]);
+    let caller = Caller::new(process.wait_for_url(LIMIT).await);
+    assert!(number(db.url(), PARTITIONS).await > 1, "{}", process.output());
+    caller.add(&serde_json::json!({"kind": "echo"})).await;
+    assert_eq!(number(db.url(), "SELECT count(*) FROM tidegate.task_kept").await, 0);
+}

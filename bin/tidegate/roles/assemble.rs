@@ -11,6 +11,7 @@ use tidegate_store::{Admitter, AdmitterOptions, Canceller, PolicyError, Retentio
 use tidegate_worker::{StorePort, Worker, WorkerOptions};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::database::failed;
@@ -109,15 +110,33 @@ impl Api {
     }
 }
 
+/// The longest that a start waits for the partitions.
+const PARTITIONS_WITHIN: Duration = Duration::from_secs(2);
+
+fn retention(config: &Config) -> Retention {
+    let retention = &config.retention;
+    Retention {
+        finished: ms(retention.finished_ms),
+        refused: ms(retention.refused_ms),
+        partition: ms(retention.partition_ms),
+    }
+}
+
+/// Makes the partitions before anybody comes, so that no task has to be moved into them. Where that is not possible now,
+/// the keeper does it later.
+pub(super) async fn make_partitions(config: &Config, store: &Store) {
+    match timeout(PARTITIONS_WITHIN, store.make_partitions(&retention(config))).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => tracing::info!(%error, "the partitions are left to the keeper"),
+        Err(_) => tracing::info!("the partitions are left to the keeper: they took too long"),
+    }
+}
+
 /// Keeps the cell until told to stop.
 pub(super) async fn keep(config: &Config, store: &Store, stop: CancellationToken) {
-    let (keeper, retention) = (&config.keeper, &config.retention);
+    let keeper = &config.keeper;
     let options = KeeperOptions {
-        retention: Retention {
-            finished: ms(retention.finished_ms),
-            refused: ms(retention.refused_ms),
-            partition: ms(retention.partition_ms),
-        },
+        retention: retention(config),
         sweep_interval: ms(keeper.sweep_interval_ms),
         reap_interval: ms(keeper.reap_interval_ms),
         audit_interval: ms(keeper.audit_interval_ms),

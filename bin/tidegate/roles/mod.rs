@@ -37,6 +37,9 @@ pub(crate) fn serve(mut config: Config, arguments: &ServeArgs) -> Result<Exit, F
         let address = assemble::address(&listener)?;
         let store = open(&config, &arguments.database, &shutdown).await?;
         assemble::seed(&config, &store).await?;
+        if !arguments.no_keeper {
+            assemble::make_partitions(&config, &store).await;
+        }
         let api = assemble::Api::start(&config, &store, listener, prometheus, &shutdown)?;
         tracing::info!(url = %format!("http://{address}"), "serving");
         if arguments.no_keeper {

@@ -70,6 +70,7 @@ async fn live(
     database::prepare(home.direct_url.unwrap_or(home.url), &shutdown.stop).await?;
     let store = assemble::store(config, home.url, home.direct_url)?;
     assemble::seed(config, &store).await?;
+    assemble::make_partitions(config, &store).await;
     let worker = assemble::worker(config, &store)?;
     let api = assemble::Api::start(config, &store, listener, prometheus, shutdown)?;
     Banner { address, data: home.data.clone(), postgres: home.postgres }.show(output)?;

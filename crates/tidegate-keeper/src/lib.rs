@@ -61,6 +61,9 @@ const MAX_LOOKS: u32 = 50;
 /// The pause after a sweep that failed, so that a database in trouble is not asked without end.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 
+/// The pause after partitions could not be turned over because of somebody who reads: each try holds others up for 50 ms.
+const AFTER_BUSY: Duration = Duration::from_secs(5);
+
 /// Keeps a cell until `shutdown`. Errors are logged and tried again: a keeper never ends by itself.
 pub async fn keep(store: Store, options: KeeperOptions, shutdown: CancellationToken) {
     let tracker = TaskTracker::new();
@@ -245,7 +248,14 @@ async fn prune(store: Store, options: KeeperOptions) {
                     );
                 }
             }
-            Err(error) => failed("prune", &error),
+            Err(error) => {
+                failed("prune", &error);
+                if let StoreError::Busy(_) = error {
+                    // Somebody reads what is to be changed: until it is, the default partition grows.
+                    sleep(options.prune_interval.min(AFTER_BUSY)).await;
+                    continue;
+                }
+            }
         }
         sleep(options.prune_interval).await;
     }
