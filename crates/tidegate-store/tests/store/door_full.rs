@@ -151,6 +151,25 @@ async fn who_waits_comes_in_first_come_first_served_as_places_get_free() {
     cell.assert_sound().await;
 }
 
+/// Full batches are gathered while the one before is being written: but not past somebody who was told to wait.
+#[tokio::test]
+async fn no_flood_of_newcomers_gets_past_who_waits() {
+    const NEWCOMERS: usize = 1_500;
+    let cell = Cell::with(queue_of(1)).await;
+    let mut inside = cell.add(cell.submission()).await;
+    for round in 0..3 {
+        let waiter = cell.send(waits(cell.submission(), 60_000));
+        cell.refused_for(Reason::QueueFull).await;
+        let flood: Vec<_> = (0..NEWCOMERS).map(|_| cell.send(waits(cell.submission(), 0))).collect();
+        let ((), waited, newcomers) = tokio::join!(cell.cancel(inside), waiter, futures_util::future::join_all(flood));
+        let (id, decision) = decided(waited.unwrap());
+        assert_eq!(stands(&decision), QUEUED, "round {round}");
+        assert!(newcomers.into_iter().all(|newcomer| stands(&decided(newcomer.unwrap()).1) == FULL), "round {round}");
+        inside = id;
+    }
+    cell.assert_sound().await;
+}
+
 #[tokio::test]
 async fn whoever_waited_as_long_as_it_agreed_to_or_a_quarter_of_its_time_is_refused() {
     let cell = Cell::with(queue_of(1)).await;
