@@ -153,6 +153,18 @@ async fn a_list_is_a_table_whose_end_names_the_next_page() {
 }
 
 #[tokio::test]
+async fn a_list_goes_on_to_the_first_page_that_holds_any() {
+    let empty = |cursor: &str| answer("200 OK", &[], &format!(r#"{{"tasks":[],"next_cursor":{cursor}}}"#));
+    let found = format!(r#"{{"tasks":[{}],"next_cursor":null}}"#, task("RUNNING", "null"));
+    let pages = vec![empty("\"c2\""), empty("\"c3\""), answer("200 OK", &[], &found)];
+    let (output, fake) = run(pages, &["list", "--status", "RUNNING"]).await;
+    assert!(stdout(&output).contains("RUNNING") && stderr(&output).is_empty(), "{output:?}");
+    assert!(fake.requests()[2].contains("cursor=c3"), "{}", fake.requests()[2]);
+    let (output, _fake) = run(vec![empty("\"c2\""), empty("null")], &["list", "--status", "RUNNING"]).await;
+    assert_eq!((stdout(&output), stderr(&output)), ("", "no tasks\n"));
+}
+
+#[tokio::test]
 async fn a_reader_that_leaves_is_not_complained_about() {
     let mut child = command("http://127.0.0.1:1", &["completions", "bash"])
         .stdout(Stdio::piped())

@@ -13,18 +13,32 @@ use crate::terminal::{Output, safe};
 /// The first of the columns that hold numbers.
 const FIRST_NUMBER: usize = 4;
 
-/// Prints a page of tasks.
+/// Most pages that are looked through for the first task: the server looks through so many tasks for each, and a page
+/// without any says little about those behind it.
+const MAX_PAGES: u32 = 100;
+
+/// Prints a page of tasks: the first that holds any.
 pub(crate) fn run(global: &Global, arguments: &ListArgs, output: &mut Output) -> Result<Exit, Failure> {
     check_labels(&arguments.label)?;
     let client = connect(global, &arguments.connection)?;
-    let query = query(arguments);
-    let page = block_on(async { client.list(&query).await.map_err(|error| show_problem(error, output)) })?;
+    let mut query = query(arguments);
+    let page = block_on(async {
+        let mut pages = 1;
+        loop {
+            let page = client.list(&query).await.map_err(|error| show_problem(error, output))?;
+            if !page.tasks.is_empty() || page.next_cursor.is_none() || pages == MAX_PAGES {
+                return Ok(page);
+            }
+            query.cursor = page.next_cursor.as_deref().map(str::to_owned);
+            pages += 1;
+        }
+    })?;
     if output.wants_json() {
         output.json_line(&page.json)?;
         return Ok(Exit::Done);
     }
     if page.tasks.is_empty() {
-        eprintln!("no tasks");
+        eprintln!("{}", if page.next_cursor.is_some() { "none so far" } else { "no tasks" });
     } else {
         for line in table(&page.tasks, Utc::now().timestamp_millis()).lines() {
             output.line(line.trim_end())?;

@@ -11,6 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use http::header::{CACHE_CONTROL, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_wire::{Fault, header};
 
@@ -57,7 +58,8 @@ where
 
 fn enter(app: &App, request: Request) -> Result<Request, Rejection> {
     let (mut parts, body) = request.into_parts();
-    match access::admit(app, &parts) {
+    let admitted = bounded(app, &parts).and_then(|()| access::admit(app, &parts));
+    match admitted {
         Ok(caller) => {
             parts.extensions.insert(caller);
             Ok(Request::from_parts(parts, body))
@@ -67,6 +69,24 @@ fn enter(app: &App, request: Request) -> Result<Request, Rejection> {
             Err(rejection)
         }
     }
+}
+
+/// Refuses a head that is too large. The server's own bound is one of its buffer, which is larger on a connection that has
+/// carried a request before.
+fn bounded(app: &App, parts: &Parts) -> Result<(), Rejection> {
+    let length = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
+    let most = app.settings.max_header_bytes as usize;
+    let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    if target + parts.headers.iter().map(length).sum::<usize>() <= most {
+        return Ok(());
+    }
+    let detail = format!("the request's line and headers have more than {most} bytes together");
+    let rejection = Rejection::fault(Fault::HeadersTooLarge, detail);
+    let largest = parts.headers.iter().max_by_key(|header| length(*header));
+    Err(match largest {
+        Some((name, _)) => rejection.at_header(name.as_str().to_owned()),
+        None => rejection,
+    })
 }
 
 /// The pattern of the route, so that logs and metrics do not grow with the paths that callers invent.

@@ -114,7 +114,7 @@ impl Rejection {
     }
 
     /// A header is wrong.
-    pub(crate) fn at_header(mut self, name: &'static str) -> Self {
+    pub(crate) fn at_header(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.0.header = Some(name.into());
         self
     }

@@ -29,6 +29,9 @@ pub(crate) const DOOR_TIMEOUT: Duration = Duration::from_millis(1_800);
 const LONGEST: Duration = Duration::from_secs(90);
 /// How often the facts are read where nobody comes to the door.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long ago the last batch may have been written for the database to be slow rather than out of reach. Shorter than the
+/// door's time-out: nobody who came after the last one is told so.
+const WRITES: Duration = Duration::from_secs(1);
 /// The age up to which what was read decides a refusal from memory.
 const MEMORY: Duration = Duration::from_millis(100);
 
@@ -89,6 +92,8 @@ type Remembered = (Instant, Arc<Policy>, Arc<Facts>);
 pub(crate) struct Memory {
     last: Arc<Mutex<Option<Remembered>>>,
     pressure: Arc<AtomicU64>,
+    /// When a batch was last committed.
+    wrote: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Memory {
@@ -96,6 +101,17 @@ impl Memory {
     pub(crate) fn remember(&self, read: Instant, policy: Arc<Policy>, facts: Facts) {
         self.pressure.store(cell_pressure(&policy, &facts, facts.now).to_bits(), Ordering::Relaxed);
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((read, policy, Arc::new(facts)));
+    }
+
+    /// A batch was committed.
+    pub(crate) fn wrote(&self) {
+        *self.wrote.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Why a submission could not be taken in time: too many were before it, or the database does not answer.
+    pub(crate) fn too_late(&self) -> AdmitError {
+        let wrote = *self.wrote.lock().unwrap_or_else(PoisonError::into_inner);
+        if wrote.is_some_and(|at| at.elapsed() < WRITES) { AdmitError::Overloaded } else { AdmitError::Unavailable }
     }
 
     fn recall(&self, at_most: Duration) -> Option<(Duration, Arc<Policy>, Arc<Facts>)> {
@@ -183,7 +199,7 @@ impl Admitter {
         let until = came + at_most;
         let answer = match timeout_at(until.min(came + DOOR_TIMEOUT).into(), &mut answer).await {
             Ok(answer) => answer,
-            Err(_) if !taken.swap(true, Ordering::AcqRel) => return Err(AdmitError::Unavailable),
+            Err(_) if !taken.swap(true, Ordering::AcqRel) => return Err(self.memory.too_late()),
             Err(_) => timeout_at(until.into(), answer).await.unwrap_or(Ok(Err(AdmitError::OutcomeUnknown(id)))),
         };
         answer.unwrap_or(Err(AdmitError::OutcomeUnknown(id)))

@@ -120,31 +120,34 @@ impl FlushAhead<Item> for Arc<Door> {
     }
 }
 
-/// Takes what its caller has not given up, and what can still be answered in time.
-fn take(batch: Vec<Item>) -> Vec<Item> {
-    let mut taken = Vec::with_capacity(batch.len());
-    let now = Instant::now();
-    for item in batch {
-        if item.taken.swap(true, Ordering::AcqRel) {
-            continue;
-        }
-        if now.saturating_duration_since(item.came) + LEAST_LEFT > DOOR_TIMEOUT {
-            let _gone = item.reply.send(Err(AdmitError::Unavailable));
-        } else {
-            taken.push(item);
-        }
-    }
-    taken
-}
-
 impl Door {
     fn waiting(&self) -> MutexGuard<'_, Vec<Item>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes what its caller has not given up, and what can still be answered in time.
+    fn take(&self, batch: Vec<Item>) -> Vec<Item> {
+        let mut taken = Vec::with_capacity(batch.len());
+        let (now, mut late) = (Instant::now(), 0);
+        for item in batch {
+            if item.taken.swap(true, Ordering::AcqRel) {
+                late += 1;
+            } else if now.saturating_duration_since(item.came) + LEAST_LEFT > DOOR_TIMEOUT {
+                late += 1;
+                let _gone = item.reply.send(Err(self.memory.too_late()));
+            } else {
+                taken.push(item);
+            }
+        }
+        if late > 0 {
+            tracing::warn!(tasks = late, "submissions waited too long for the door");
+        }
+        taken
+    }
+
     /// Decides what arrived, together with who waits, and answers.
     async fn carry(&self, batch: Vec<Item>, progress: Progress) {
-        let mut arrivals = take(batch);
+        let mut arrivals = self.take(batch);
         // Who waits was here first. One that left frees its place at once.
         let mut all: Vec<Item> = std::mem::take(&mut *self.waiting());
         all.retain(|item| !item.reply.is_closed());
@@ -190,7 +193,11 @@ impl Door {
                 }
                 Err(error) => {
                     tracing::warn!(%error, tasks = batch.len(), "submissions could not be decided");
-                    batch.into_iter().for_each(|item| drop(item.reply.send(Err(AdmitError::Unavailable))));
+                    let in_no_time = matches!(error, StoreError::Unavailable(None));
+                    for item in batch {
+                        let why = if in_no_time { self.memory.too_late() } else { AdmitError::Unavailable };
+                        let _gone = item.reply.send(Err(why));
+                    }
                 }
             }
         }
@@ -237,6 +244,7 @@ impl Door {
         };
         let Prepared { tx, answers, rings, displaced, policy, facts, read } = prepared;
         timeout(DOOR_TIMEOUT, tx.commit()).await.unwrap_or(Err(StoreError::OutcomeUnknown(None)))?;
+        self.memory.wrote();
         self.store.bells.ring(Topic::Work, rings.workers);
         if displaced {
             self.store.bells.ring(Topic::Ended, rings.readers);

@@ -38,7 +38,7 @@ pub enum AdmitError {
     /// The connection broke while committing: the task may or may not be there.
     #[error("the connection broke while committing: read task {0} to find out")]
     OutcomeUnknown(TaskId),
-    /// More submissions are waiting for their decision than this process holds.
+    /// More submissions are waiting for their decision than this process holds, or than the database decides in time.
     #[error("too many submissions are waiting for their decision")]
     Overloaded,
     /// A submission with the same key is still being decided.

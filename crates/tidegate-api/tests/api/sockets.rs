@@ -276,6 +276,26 @@ async fn headers_have_a_limit() {
     server.stop().await;
 }
 
+/// A connection that has carried a request before reads more at a time.
+#[tokio::test]
+async fn headers_are_bounded_on_a_connection_that_is_kept_too() {
+    let server = Server::start(|_| {}).await;
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+    let mut first = [0; 12];
+    stream.read_exact(&mut first).await.unwrap();
+    assert_eq!(&first, b"HTTP/1.1 200");
+    let big = "x".repeat(140_000);
+    let request = format!("GET /livez HTTP/1.1\r\nhost: localhost\r\nx-big: {big}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let answer = read_to_end(&mut stream).await;
+    assert!(answer.contains("HTTP/1.1 431 "), "{answer}");
+    let problem = answer.rsplit("\r\n\r\n").next().unwrap();
+    let problem: serde_json::Value = serde_json::from_str(problem).unwrap();
+    assert_eq!((&problem["reason"], &problem["header"]), (&"headers_too_large".into(), &"x-big".into()));
+    server.stop().await;
+}
+
 #[tokio::test]
 async fn what_is_no_request_is_told_so_in_a_problem() {
     let server = Server::start(|_| {}).await;

@@ -7,7 +7,8 @@ use tidegate_core::limits::{ClassLimits, Limits};
 use tidegate_core::settlement::Ending;
 use tidegate_core::submission::{Cost, Idempotency, OnFull, Submission};
 use tidegate_core::{PeerName, Reason, Status, TenantId};
-use tidegate_store::Report;
+use tidegate_store::{Admission, AdmitError, Admitter, AdmitterOptions, Report, Store, StoreOptions, TaskFilter};
+use tidegate_testkit::{Fault, FaultProxy};
 use tokio::task::JoinSet;
 
 use crate::door::{Replica, decided, open_limits, stands};
@@ -333,4 +334,28 @@ async fn a_class_runs_no_more_than_its_own_number() {
     let (first, second) = tokio::join!(cell.claim_all(&sessions[0], 4), cell.claim_all(&sessions[1], 4));
     assert_eq!(first.len() + second.len(), 2);
     cell.assert_sound().await;
+}
+
+/// A database that writes batch after batch, only slowly, is not out of reach.
+#[tokio::test]
+async fn who_comes_too_late_behind_others_is_told_that_too_many_wait() {
+    const SUBMISSIONS: usize = 6;
+    let cell = Cell::with(open_limits()).await;
+    let (proxy, url) = FaultProxy::for_database(cell.db.url()).await;
+    let store = Store::open(StoreOptions::new(&url)).unwrap();
+    let door = Admitter::start(&store, AdmitterOptions { batch_tasks: 1, ..AdmitterOptions::default() }).unwrap();
+    door.admit(cell.submission(), Instant::now()).await.unwrap();
+    proxy.set(Fault::Delay(Duration::from_millis(60)));
+    let all = futures_util::future::join_all((0..SUBMISSIONS).map(|_| door.admit(cell.submission(), Instant::now())));
+    let answers = all.await;
+    let count = |wanted: fn(&Result<Admission, AdmitError>) -> bool| answers.iter().filter(|one| wanted(one)).count();
+    let (accepted, late) = (count(Result::is_ok), count(|one| matches!(one, Err(AdmitError::Overloaded))));
+    assert!(accepted > 0 && late > 0 && accepted + late == SUBMISSIONS, "{answers:?}");
+    let tasks = cell.store.tasks(&tenant(), &TaskFilter { limit: 200, ..TaskFilter::default() }).await.unwrap().tasks;
+    assert_eq!(tasks.len(), 1 + accepted);
+    // Nothing is written any more.
+    proxy.set(Fault::Blackhole);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let out_of_reach = door.admit(cell.submission(), Instant::now()).await;
+    assert!(matches!(out_of_reach, Err(AdmitError::Unavailable)), "{out_of_reach:?}");
 }
