@@ -69,8 +69,8 @@ pub struct SubmitRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, format = Uuid)]
     pub parent_id: Option<TaskId>,
-    /// What to do where there is no room that will come back by itself: `reject` (the default), `wait` at the door, or
-    /// `defer`. A class that is being shed, and a tenant that is over its own share, is refused all the same.
+    /// What to do where there is no room now, but will be once something ends: `reject` (the default), `wait` at the door,
+    /// or `defer`. A class that is being shed, and a tenant that is over its own share, is refused all the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_full: Option<OnFull>,
     /// The longest wait at the door, beside `on_full`.
