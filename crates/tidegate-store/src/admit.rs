@@ -271,7 +271,8 @@ async fn watch(store: Arc<StoreInner>, memory: Memory, pace: PaceWindow) {
         let wanted = Wanted::default();
         let read = async {
             let mut conn = store.connections.get().await?;
-            let rows = call(store.connections.call_timeout(), facts::query(&wanted).fetch_all(&mut *conn)).await?;
+            let rows =
+                call(store.connections.call_timeout(), facts::question(&wanted).query().fetch_all(&mut *conn)).await?;
             conn.release();
             let mut read = facts::parse(&wanted, &pace, &rows)?;
             if read.facts.cell.queued > 0 {

@@ -12,15 +12,18 @@ use crate::door::{Decided, Door, Flows, holding, is_plain};
 use crate::error::StoreError;
 use crate::ledger::{Ledger, Rings, ledger_sql};
 
-const ADMIT: &str = ledger_sql!("admit.sql");
-const ADMIT_PLAIN: &str = ledger_sql!("admit_plain.sql");
+const ADMIT: &str = ledger_sql!(nothing ends, "admit.sql");
+const ADMIT_PLAIN: &str = ledger_sql!(nothing ends, "admit_plain.sql");
+const ADMIT_BEHIND: &str = ledger_sql!(nothing wakes or ends, "admit_plain.sql");
 
 impl Door {
-    /// Writes what was let in. Tells whom to ring after the commit.
+    /// Writes what was let in, `behind` others where something waits in every flow already. Tells whom to ring after the
+    /// commit.
     pub(crate) async fn write(
         &self,
         decided: &[Decided<'_>],
         batch: &Flows,
+        behind: bool,
         now: EpochMs,
         tx: &mut Tx,
     ) -> Result<Rings, StoreError> {
@@ -51,7 +54,7 @@ impl Door {
             ledger.transitions(&keys[flow], tasks, None, status, reason);
         }
         let places: Vec<_> = flow_of.iter().map(|flow| (flows[*flow], &keys[*flow])).collect();
-        let row = self.insert(decided, &places, &ledger, now, tx).await?;
+        let row = self.insert(decided, &places, behind, &ledger, now, tx).await?;
         ledger.close(&row, tx).await
     }
 
@@ -59,6 +62,7 @@ impl Door {
         &self,
         rows: &[Decided<'_>],
         places: &[(i64, &FlowKey)],
+        behind: bool,
         ledger: &Ledger,
         now: EpochMs,
         tx: &mut Tx,
@@ -74,8 +78,13 @@ impl Door {
             };
         }
         let plain = rows.iter().all(|row| is_plain(row.submission, &row.verdict.decision));
+        let sql = match (plain, behind) {
+            (true, true) => ADMIT_BEHIND,
+            (true, false) => ADMIT_PLAIN,
+            (false, _) => ADMIT,
+        };
         let query = ledger
-            .bind(if plain { ADMIT_PLAIN } else { ADMIT }, now, self.store.process)
+            .bind(sql, now, self.store.process)
             .bind(column!(|s, _d| s.id.0))
             .bind(places.iter().map(|(flow, _)| *flow).collect::<Vec<_>>())
             .bind(column!(|_s, d| d.rank))

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sqlx::Row;
+use sqlx::postgres::PgRow;
 use tidegate_core::order::{PeerRoom, Rate, TenantRoom};
 use tidegate_core::pause::PauseTarget;
 use tidegate_core::policy::Policy;
@@ -14,11 +15,12 @@ use uuid::Uuid;
 use crate::connection::Tx;
 use crate::error::StoreError;
 use crate::ledger::{Ledger, class_of};
+use crate::question::{Opening, Question, Value};
 use crate::store::StoreInner;
 
-const ROOM: &str = include_str!("claim_room.sql");
+const ROOM: Opening = Opening { name: "tidegate_room", sql: include_str!("claim_room.sql") };
 /// Most lines that one claim asks about: those without room cost it no more than that.
-const MAX_LINES: i32 = 2_048;
+const MAX_LINES: i64 = 2_048;
 /// Most lines with room that one claim visits; where there are more, the next goes on behind them.
 const MAX_VISITED: usize = 256;
 /// Most flows that one claim visits, over all lines.
@@ -82,16 +84,16 @@ pub(crate) struct Open {
 }
 
 impl Limited {
-    /// Reads it inside the transaction that holds the cell's row, for a session that knows to hold so many tasks.
-    pub(crate) async fn read(
-        store: &StoreInner,
-        kinds: &[String],
-        session: Uuid,
-        held: usize,
-        tx: &mut Tx,
-    ) -> Result<Self, StoreError> {
-        let query = sqlx::query(ROOM).bind(kinds.to_vec()).bind(MAX_LINES).bind(session).bind(held as i64);
-        let row = tx.call(|conn| query.fetch_one(conn)).await?;
+    /// Asks for it, for a session that knows to hold so many tasks. To be asked inside a transaction that holds the cell's
+    /// row, or beside one.
+    pub(crate) fn question(kinds: &[String], session: Uuid, held: usize) -> Question {
+        let held = Value::Number(i64::try_from(held).unwrap_or(i64::MAX));
+        Question::new(&ROOM, [Value::Texts(kinds.to_vec()), Value::Number(MAX_LINES), Value::Id(session), held])
+    }
+
+    /// What the answer says.
+    pub(crate) async fn of(store: &StoreInner, answer: &[PgRow], tx: &mut Tx) -> Result<Self, StoreError> {
+        let row = answer.first().ok_or_else(|| StoreError::Schema("no room was read".into()))?;
         let policy = store.policy_at(row.try_get("revision")?, tx).await?;
         let of_class = |name: &str| -> Result<[i64; 3], StoreError> {
             let all: Vec<i64> = row.try_get(name)?;

@@ -15,8 +15,10 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use crate::error::StoreError;
+use crate::question::{Opening, Question};
 
 /// The name of our sessions in the database's statistics.
 pub(crate) const APPLICATION: &str = "tidegate";
@@ -73,11 +75,14 @@ pub(crate) struct Connections {
 
 struct Shared {
     options: PgConnectOptions,
-    /// The same with the planner's settings for all that is asked outside a transaction.
-    planned: PgConnectOptions,
-    /// Whether a pooler stands between, which passes on no settings of a session.
+    /// The same with our settings, for the session as a whole.
+    set: PgConnectOptions,
+    /// What a session says that has them.
+    mark: String,
+    /// Whether a pooler stands between, which hands one session to many: then settings are for a transaction each, and
+    /// nothing is prepared under a name of ours.
     pooled: AtomicBool,
-    idle: Mutex<Vec<(PgConnection, Instant)>>,
+    idle: Mutex<Vec<(Session, Instant)>>,
     permits: Arc<Semaphore>,
     settings: Settings,
 }
@@ -86,26 +91,36 @@ struct Settings {
     connect_timeout: Duration,
     /// A little more than the server's own limit: whoever is cut off by the network still gets an answer.
     call_timeout: Duration,
-    /// Begins a transaction and limits it.
-    begin: String,
-    /// The same, then locks the cell.
-    begin_locked: String,
+    /// Begins a transaction and limits it, where that is not done for the session.
+    begin_limited: String,
 }
+
+/// A connection, and what its server has prepared under a name of ours.
+struct Session {
+    conn: PgConnection,
+    prepared: Vec<&'static str>,
+}
+
+/// The cell's row: who holds it may change where tasks stand.
+const LOCK: Opening = Opening { name: "tidegate_lock", sql: "SELECT 1 FROM tidegate.cell WHERE id = 1 FOR UPDATE" };
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 impl Connections {
     /// At most `size` connections. None is opened yet.
     pub(crate) fn new(options: &StoreOptions, size: u32) -> Result<Self, StoreError> {
-        let begin = begin_sql(options);
+        let ours = settings(options);
+        let set: Vec<_> = ours.iter().map(|(name, value)| format!("set_config('{name}', '{value}', true)")).collect();
         let settings = Settings {
             connect_timeout: options.connect_timeout,
             call_timeout: options.statement_timeout + Duration::from_secs(1),
-            begin_locked: format!("{begin}; SELECT 1 FROM tidegate.cell WHERE id = 1 FOR UPDATE"),
-            begin,
+            begin_limited: format!("{BEGIN}; SELECT {}", set.join(", ")),
         };
         let direct = connect_options(&options.url)?;
+        let mark = Uuid::now_v7().to_string();
         let shared = Shared {
-            planned: direct.clone().options(PLANNER),
+            set: direct.clone().options(ours).options([(MARK, &mark)]),
             options: direct,
+            mark,
             pooled: AtomicBool::new(false),
             idle: Mutex::new(Vec::new()),
             permits: Arc::new(Semaphore::new(size as usize)),
@@ -122,11 +137,11 @@ impl Connections {
                 self.shared.permits.clone().acquire_owned().await.map_err(|_| StoreError::Unavailable(None))?;
             let idle = self.shared.idle_alive().await;
             let reused = idle.is_some();
-            let conn = match idle {
-                Some(conn) => conn,
+            let session = match idle {
+                Some(session) => session,
                 None => self.shared.connect().await?,
             };
-            Ok(Conn { conn: Some(conn), shared: self.shared.clone(), reused, _permit: permit })
+            Ok(Conn { session: Some(session), shared: self.shared.clone(), reused, _permit: permit })
         })
         .await
         .map_err(unavailable)?
@@ -134,33 +149,71 @@ impl Connections {
 
     /// Begins a transaction with its time-outs; with `lock`, holding the cell's row on return.
     pub(crate) async fn begin(&self, lock: bool) -> Result<Tx, StoreError> {
-        let settings = &self.shared.settings;
-        let sql = if lock { &settings.begin_locked } else { &settings.begin };
-        let call_timeout = settings.call_timeout;
+        self.begin_with(lock, None).await.map(|(tx, _)| tx)
+    }
+
+    /// Begins one that holds the cell's row, and asks something under it: one round trip.
+    pub(crate) async fn begin_asking(&self, question: &Question) -> Result<(Tx, Vec<PgRow>), StoreError> {
+        self.begin_with(true, Some(question)).await
+    }
+
+    async fn begin_with(&self, lock: bool, question: Option<&Question>) -> Result<(Tx, Vec<PgRow>), StoreError> {
         loop {
-            let mut conn = self.get().await?;
-            let begin = sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(&mut *conn);
-            match call(call_timeout, begin).await {
-                Ok(_) => return Ok(Tx { conn, call_timeout }),
+            let conn = self.get().await?;
+            let reused = conn.reused;
+            match self.begin_on(conn, lock, question).await {
                 // A connection that waited may have died meanwhile: that says nothing about the database.
-                Err(StoreError::Unavailable(_)) if conn.reused => drop(conn),
-                Err(error) => return Err(error),
+                Err(StoreError::Unavailable(_)) if reused => {}
+                // What was prepared went to another session than what runs it.
+                Err(StoreError::Unavailable(Some(error))) if loses_prepared(&error) && !self.shared.is_pooled() => {
+                    self.shared.pooled.store(true, Ordering::Relaxed);
+                }
+                begun => return begun,
             }
         }
     }
 
-    /// Begins a transaction without a lock on a connection that is at hand; nothing where there is none, or it fails.
-    /// For whoever holds the lock elsewhere and must not wait.
-    pub(crate) async fn begin_at_hand(&self) -> Option<Tx> {
+    async fn begin_on(
+        &self,
+        mut conn: Conn,
+        lock: bool,
+        question: Option<&Question>,
+    ) -> Result<(Tx, Vec<PgRow>), StoreError> {
+        let call_timeout = self.call_timeout();
+        let pooled = self.shared.is_pooled();
+        let mut sql = if pooled { self.shared.settings.begin_limited.clone() } else { BEGIN.to_owned() };
+        if lock && pooled {
+            sql.extend(["; ", LOCK.sql]);
+        } else if lock {
+            call(call_timeout, conn.prepare(&LOCK)).await?;
+            sql.extend(["; EXECUTE ", LOCK.name]);
+        }
+        let execute = question.filter(|_| !pooled).and_then(|question| Some((question.opening, question.execute()?)));
+        if let Some((opening, execute)) = &execute {
+            call(call_timeout, conn.prepare(opening)).await?;
+            sql.extend(["; ", execute]);
+        }
+        let mut rows = call(call_timeout, sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *conn)).await?;
+        let mut tx = Tx { conn, call_timeout };
+        match (question, execute) {
+            // The lock's row comes first.
+            (_, Some(_)) => drop(rows.drain(..usize::from(lock))),
+            (Some(question), None) => rows = tx.ask(question).await?,
+            (None, None) => {}
+        }
+        Ok((tx, rows))
+    }
+
+    /// Begins a transaction without a lock on a connection that is at hand, and asks something in it; nothing where there
+    /// is none, or it fails. For whoever holds the lock elsewhere and must not wait.
+    pub(crate) async fn begin_at_hand(&self, question: &Question) -> Option<(Tx, Vec<PgRow>)> {
         let permit = self.shared.permits.clone().try_acquire_owned().ok()?;
-        let (conn, since) = self.shared.idle().pop()?;
+        let (session, since) = self.shared.idle().pop()?;
         if since.elapsed() >= TRUSTED_FOR {
             return None;
         }
-        let mut conn = Conn { conn: Some(conn), shared: self.shared.clone(), reused: true, _permit: permit };
-        let begin = sqlx::raw_sql(AssertSqlSafe(self.shared.settings.begin.clone())).fetch_all(&mut *conn);
-        call(self.call_timeout(), begin).await.ok()?;
-        Some(Tx { conn, call_timeout: self.call_timeout() })
+        let conn = Conn { session: Some(session), shared: self.shared.clone(), reused: true, _permit: permit };
+        self.begin_on(conn, false, Some(question)).await.ok()
     }
 
     /// Asks something that changes nothing. A connection that waited may have died meanwhile, which says nothing about the
@@ -183,7 +236,8 @@ impl Connections {
     pub(crate) async fn close_idle(&self) {
         let idle = std::mem::take(&mut *self.shared.idle());
         // An error means that it is gone already.
-        futures_util::future::join_all(idle.into_iter().map(|(conn, _)| sqlx::Connection::close(conn))).await;
+        futures_util::future::join_all(idle.into_iter().map(|(session, _)| sqlx::Connection::close(session.conn)))
+            .await;
     }
 
     /// The longest that any call is waited for.
@@ -193,30 +247,43 @@ impl Connections {
 }
 
 impl Shared {
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(PgConnection, Instant)>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Session, Instant)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new connection. A pooler that hands one session to many refuses settings for a session: then it goes without.
-    async fn connect(&self) -> Result<PgConnection, sqlx::Error> {
-        if !self.pooled.load(Ordering::Relaxed) {
-            match self.planned.connect().await {
-                Err(error) if refuses_settings(&error) => self.pooled.store(true, Ordering::Relaxed),
-                connected => return connected,
+    fn is_pooled(&self) -> bool {
+        self.pooled.load(Ordering::Relaxed)
+    }
+
+    /// A new connection. A pooler that hands one session to many refuses settings for a session, or forgets them: then it
+    /// goes without.
+    async fn connect(&self) -> Result<Session, sqlx::Error> {
+        if !self.is_pooled() {
+            match self.set.connect().await {
+                Err(error) if refuses_settings(&error) => {}
+                Err(error) => return Err(error),
+                Ok(mut conn) => {
+                    let ask = sqlx::query_scalar("SELECT current_setting($1, true)").bind(MARK);
+                    let mark: Option<String> = ask.fetch_one(&mut conn).await?;
+                    if mark.as_ref() == Some(&self.mark) {
+                        return Ok(Session { conn, prepared: Vec::new() });
+                    }
+                }
             }
+            self.pooled.store(true, Ordering::Relaxed);
         }
-        self.options.connect().await
+        Ok(Session { conn: self.options.connect().await?, prepared: Vec::new() })
     }
 
     /// The connection that was used last, if it still answers. One that waited may have died meanwhile.
-    async fn idle_alive(&self) -> Option<PgConnection> {
+    async fn idle_alive(&self) -> Option<Session> {
         loop {
-            let (mut conn, since) = self.idle().pop()?;
+            let (mut session, since) = self.idle().pop()?;
             if since.elapsed() < TRUSTED_FOR {
-                return Some(conn);
+                return Some(session);
             }
-            if let Ok(Ok(())) = timeout(PING_TIMEOUT, sqlx::Connection::ping(&mut conn)).await {
-                return Some(conn);
+            if let Ok(Ok(())) = timeout(PING_TIMEOUT, sqlx::Connection::ping(&mut session.conn)).await {
+                return Some(session);
             }
         }
     }
@@ -224,7 +291,7 @@ impl Shared {
 
 /// A connection that is closed when dropped, unless it was handed back clean.
 pub(crate) struct Conn {
-    conn: Option<PgConnection>,
+    session: Option<Session>,
     shared: Arc<Shared>,
     reused: bool,
     _permit: OwnedSemaphorePermit,
@@ -233,8 +300,8 @@ pub(crate) struct Conn {
 impl Conn {
     /// Hands it back for others to use.
     pub(crate) fn release(mut self) {
-        if let Some(conn) = self.conn.take() {
-            self.shared.idle().push((conn, Instant::now()));
+        if let Some(session) = self.session.take() {
+            self.shared.idle().push((session, Instant::now()));
         }
     }
 
@@ -242,8 +309,19 @@ impl Conn {
     async fn renew(&mut self) -> Result<(), StoreError> {
         self.shared.idle().clear();
         let connecting = timeout(self.shared.settings.connect_timeout, self.shared.connect());
-        self.conn = Some(connecting.await.map_err(|_| StoreError::Unavailable(None))??);
+        self.session = Some(connecting.await.map_err(|_| StoreError::Unavailable(None))??);
         self.reused = false;
+        Ok(())
+    }
+
+    /// Has the server prepare a statement under its name, if it has not yet.
+    async fn prepare(&mut self, opening: &Opening) -> Result<(), sqlx::Error> {
+        let Some(session) = self.session.as_mut().filter(|session| !session.prepared.contains(&opening.name)) else {
+            return Ok(());
+        };
+        let sql = format!("PREPARE {} AS {}", opening.name, opening.sql);
+        session.conn.execute(AssertSqlSafe(sql)).await?;
+        session.prepared.push(opening.name);
         Ok(())
     }
 
@@ -257,14 +335,14 @@ impl Conn {
 impl Deref for Conn {
     type Target = PgConnection;
     fn deref(&self) -> &PgConnection {
-        self.conn.as_ref().expect("held until released")
+        &self.session.as_ref().expect("held until released").conn
     }
 }
 
 #[allow(clippy::expect_used, reason = "the connection is taken only by release, which consumes the guard")]
 impl DerefMut for Conn {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        self.conn.as_mut().expect("held until released")
+        &mut self.session.as_mut().expect("held until released").conn
     }
 }
 
@@ -284,6 +362,11 @@ impl Tx {
         F: Future<Output = Result<T, sqlx::Error>>,
     {
         call(self.call_timeout, statement(&mut self.conn)).await
+    }
+
+    /// Asks something.
+    pub(crate) async fn ask(&mut self, question: &Question) -> Result<Vec<PgRow>, StoreError> {
+        self.call(|conn| question.query().fetch_all(conn)).await
     }
 
     /// The same for a statement that may take longer than others.
@@ -350,6 +433,15 @@ fn refuses_settings(error: &sqlx::Error) -> bool {
     code.is_some_and(|code| ["08P01", "0A000"].contains(&&*code))
 }
 
+/// Whether what was prepared is not there, or was there already: the session is another one than it was.
+fn loses_prepared(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| ["26000", "42P05"].contains(&&*code))
+}
+
+/// The setting by which a session is known again.
+const MARK: &str = "tidegate.opened_by";
+
 /// The planner is held to index scans and nested loops with a plan made once: the hot tables go from empty to a million
 /// rows and back between two looks of ANALYZE, and a plan made for the one is ruin for the other.
 const PLANNER: [(&str, &str); 8] = [
@@ -365,9 +457,8 @@ const PLANNER: [(&str, &str); 8] = [
     ("jit", "off"),
 ];
 
-/// The statements that begin a transaction. The planner's settings are among them too, for those who come through a
-/// pooler.
-fn begin_sql(options: &StoreOptions) -> String {
+/// What we set: for the session where it is ours, otherwise for each transaction.
+fn settings(options: &StoreOptions) -> Vec<(&'static str, String)> {
     let ms = |duration: Duration| duration.as_millis().to_string();
     let limits = [
         ("idle_in_transaction_session_timeout", ms(options.idle_in_transaction_timeout)),
@@ -376,8 +467,5 @@ fn begin_sql(options: &StoreOptions) -> String {
         ("tcp_user_timeout", "5000".to_owned()),
         ("synchronous_commit", "on".to_owned()),
     ];
-    let planner = PLANNER.map(|(name, value)| (name, value.to_owned()));
-    let settings = limits.iter().chain(&planner);
-    let set: Vec<_> = settings.map(|(name, value)| format!("set_config('{name}', '{value}', true)")).collect();
-    format!("BEGIN ISOLATION LEVEL READ COMMITTED; SELECT {}", set.join(", "))
+    limits.into_iter().chain(PLANNER.map(|(name, value)| (name, value.to_owned()))).collect()
 }

@@ -259,17 +259,19 @@ impl Door {
     async fn prepare(&self, batch: &mut [Item], progress: &Progress) -> Result<Prepared, StoreError> {
         let policy = self.store.policy();
         let mut flows = Flows::of(&policy, batch);
-        let wanted = Wanted::of(&flows.keys, batch.iter().map(|item| &*item.submission));
         // Flows are made before the lock is taken where they are new; mostly they are remembered.
-        self.store.directory.resolve(&self.connections, &flows.keys).await?;
+        let ids = self.store.directory.resolve(&self.connections, &flows.keys).await?;
+        let wanted = Wanted::of(&flows.keys, ids, batch.iter().map(|item| &*item.submission));
         let held = held_inputs(&policy, batch);
-        let mut tx = self.connections.begin(true).await?;
+        let (mut tx, rows) = self.connections.begin_asking(&facts::question(&wanted)).await?;
         let read_at = Instant::now();
-        let read = facts::read(&self.store, &wanted, &self.pace, &mut tx).await?;
+        let read = facts::read_of(&self.store, &wanted, &self.pace, &rows, &mut tx).await?;
         let seen = policy;
         let policy = self.store.policy_at(read.revision, &mut tx).await?;
+        let mut behind = read.all_wait;
         if !Arc::ptr_eq(&seen, &policy) {
             flows = Flows::of(&policy, batch);
+            behind = false;
         }
         let now = read.facts.now;
         let mut facts = read.facts;
@@ -287,7 +289,8 @@ impl Door {
         let displaced: Vec<Candidate> =
             decided.iter().flat_map(|decided| decided.verdict.displaced.iter().cloned()).collect();
         self.displace(&displaced, now, &mut tx).await?;
-        let rings = self.write(&decided, &flows, now, &mut tx).await?;
+        let behind = behind && displaced.is_empty();
+        let rings = self.write(&decided, &flows, behind, now, &mut tx).await?;
         facts.shedding = shed_flags(&policy, &facts, now);
         self.write_flags(before, facts.shedding, &mut tx).await?;
         Ok(Prepared { tx, answers, rings, displaced: !displaced.is_empty(), policy, facts, read: read_at })

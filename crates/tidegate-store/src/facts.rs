@@ -15,16 +15,18 @@ use uuid::Uuid;
 use crate::connection::Tx;
 use crate::directory::FlowKey;
 use crate::error::StoreError;
+use crate::question::{Opening, Question, Value};
 use crate::store::StoreInner;
 
-const FACTS: &str = include_str!("facts.sql");
-const FACTS_NAMED: &str = concat!(include_str!("facts.sql"), include_str!("facts_named.sql"));
+const FACTS: Opening = Opening { name: "tidegate_facts", sql: include_str!("facts.sql") };
+const FACTS_NAMED: Opening =
+    Opening { name: "tidegate_facts_named", sql: concat!(include_str!("facts.sql"), include_str!("facts_named.sql")) };
 const BACKLOG: &str = include_str!("backlog.sql");
 const RESERVED: &str = include_str!("reserved.sql");
 /// Most reserved slots that one batch looks at: more than a fleet has that claims at all.
 const MAX_RESERVED: i32 = 10_000;
 /// Most sessions with a free slot that one batch sees: it fills no more.
-const MAX_SESSIONS: i32 = 64;
+const MAX_SESSIONS: i64 = 64;
 /// Most flows that the door looks at one by one; where there are more, all that waits counts as runnable.
 pub(crate) const MAX_BACKLOG: i32 = 256;
 /// How far back the pace of service is looked at, in milliseconds.
@@ -40,12 +42,15 @@ pub(crate) struct Wanted {
     keys: BTreeSet<(String, String)>,
     tokens: BTreeSet<(String, String)>,
     parents: BTreeSet<(Uuid, String)>,
+    /// The flows in which it would wait, where they are known.
+    flows: Vec<i64>,
 }
 
 impl Wanted {
-    /// What the submissions name that would wait in these flows.
-    pub(crate) fn of<'a>(flows: &[FlowKey], submissions: impl Iterator<Item = &'a Submission>) -> Self {
+    /// What the submissions name that would wait in these flows, which have these ids.
+    pub(crate) fn of<'a>(flows: &[FlowKey], ids: Vec<i64>, submissions: impl Iterator<Item = &'a Submission>) -> Self {
         let mut wanted = Self {
+            flows: ids,
             tenants: flows.iter().map(|flow| flow.tenant.clone()).collect(),
             peers: flows.iter().filter(|flow| !flow.peer.is_empty()).map(|flow| flow.peer.clone()).collect(),
             ..Self::default()
@@ -74,24 +79,31 @@ pub(crate) struct Read {
     pub(crate) revision: i64,
     /// The idempotency keys that are known: the hash of the body and the task.
     pub(crate) known: HashMap<(String, String), (Vec<u8>, TaskId)>,
+    /// Whether something waits in each of the flows that were asked about.
+    pub(crate) all_wait: bool,
     due: Vec<(i64, [i64; 3])>,
 }
 
-/// Binds the statement for what is wanted.
-pub(crate) fn query(wanted: &Wanted) -> sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments> {
-    let query = |sql| {
-        sqlx::query(sql)
-            .bind(wanted.tenants.iter().cloned().collect::<Vec<_>>())
-            .bind(wanted.peers.iter().cloned().collect::<Vec<_>>())
-            .bind(MAX_SESSIONS)
+/// Asks for what is wanted.
+pub(crate) fn question(wanted: &Wanted) -> Question {
+    let unzip = |pairs: &BTreeSet<(String, String)>| {
+        let (first, second) = pairs.iter().cloned().unzip();
+        [Value::Texts(first), Value::Texts(second)]
     };
+    let mut values = vec![
+        Value::Texts(wanted.tenants.iter().cloned().collect()),
+        Value::Texts(wanted.peers.iter().cloned().collect()),
+        Value::Number(MAX_SESSIONS),
+        Value::Numbers(wanted.flows.clone()),
+    ];
     if wanted.keys.is_empty() && wanted.tokens.is_empty() && wanted.parents.is_empty() {
-        return query(FACTS);
+        return Question::new(&FACTS, values);
     }
-    let (key_tenants, keys): (Vec<String>, Vec<String>) = wanted.keys.iter().cloned().unzip();
-    let (token_tenants, tokens): (Vec<String>, Vec<String>) = wanted.tokens.iter().cloned().unzip();
-    let (parents, parent_tenants): (Vec<Uuid>, Vec<String>) = wanted.parents.iter().cloned().unzip();
-    query(FACTS_NAMED).bind(key_tenants).bind(keys).bind(token_tenants).bind(tokens).bind(parents).bind(parent_tenants)
+    let (parents, parent_tenants) = wanted.parents.iter().cloned().unzip();
+    values.extend(unzip(&wanted.keys));
+    values.extend(unzip(&wanted.tokens));
+    values.extend([Value::Ids(parents), Value::Texts(parent_tenants)]);
+    Question::new(&FACTS_NAMED, values)
 }
 
 /// Reads the facts inside the transaction that holds the cell's row.
@@ -101,9 +113,19 @@ pub(crate) async fn read(
     pace: &PaceWindow,
     tx: &mut Tx,
 ) -> Result<Read, StoreError> {
-    let bound = query(wanted);
-    let rows = tx.call(|conn| bound.fetch_all(conn)).await?;
-    let mut read = parse(wanted, pace, &rows)?;
+    let rows = tx.ask(&question(wanted)).await?;
+    read_of(store, wanted, pace, &rows, tx).await
+}
+
+/// What the rows of the question say, read in this transaction.
+pub(crate) async fn read_of(
+    store: &StoreInner,
+    wanted: &Wanted,
+    pace: &PaceWindow,
+    rows: &[PgRow],
+    tx: &mut Tx,
+) -> Result<Read, StoreError> {
+    let mut read = parse(wanted, pace, rows)?;
     if !read.due.is_empty() {
         let flows = store.directory.describe(tx, read.due.iter().map(|(flow, _)| *flow)).await?;
         for (flow, [tasks, tokens, usd_micros]) in std::mem::take(&mut read.due) {
@@ -147,6 +169,7 @@ pub(crate) fn parse(wanted: &Wanted, pace: &PaceWindow, rows: &[PgRow]) -> Resul
             0 => {
                 let n = numbers()?;
                 (read.facts.now, read.revision, read.facts.live_slots) = (n[0], n[1], n[2]);
+                read.all_wait = n[3] == wanted.flows.len() as i64;
                 let kinds: Vec<String> = row.try_get(5)?;
                 read.facts.live_kinds = Some(kinds.into_iter().collect());
             }
@@ -314,8 +337,7 @@ async fn read_limited(backlog: &[Backlog], policy: &Policy, facts: &mut Facts, t
         }
     }
     if !wanted.tenants.is_empty() || !wanted.peers.is_empty() {
-        let bound = query(&wanted);
-        let rows = tx.call(|conn| bound.fetch_all(conn)).await?;
+        let rows = tx.ask(&question(&wanted)).await?;
         let read = parse(&wanted, &PaceWindow::default(), &rows)?;
         facts.tenants.extend(read.facts.tenants);
         facts.peers.extend(read.facts.peers);

@@ -1,7 +1,7 @@
 -- What the door decides on, for a batch. Holds: the cell's row. Indexes: usage from the newest generation down, and
 -- primary keys; deferred by eligible_ms.
--- $1 tenants, $2 peers; $3 sessions at most. Rows differ by "what"; see facts.rs. Behind it comes facts_named.sql where a
--- submission names anything else that exists before it.
+-- $1 tenants, $2 peers; $3 sessions at most; $4 flows of which it tells in how many something waits. Rows differ by "what";
+-- see facts.rs. Behind it comes facts_named.sql where a submission names anything else that exists before it.
 WITH n AS MATERIALIZED (SELECT tidegate.now_ms() AS now_ms),
 wanted AS MATERIALIZED (
     SELECT 0::smallint AS scope, '' AS key
@@ -24,7 +24,10 @@ wanted AS MATERIALIZED (
 )
 SELECT 0::smallint AS what, NULL::text AS a, NULL::text AS b, NULL::uuid AS id, NULL::bytea AS hash,
     ARRAY(SELECT DISTINCT k FROM live, unnest(live.kinds) AS k) AS kinds,
-    ARRAY[n.now_ms, (SELECT r.n FROM tidegate.policy_revision r WHERE r.id = 1), (SELECT coalesce(sum(slots), 0) FROM live)]::bigint[] AS n
+    ARRAY[n.now_ms, (SELECT r.n FROM tidegate.policy_revision r WHERE r.id = 1), (SELECT coalesce(sum(slots), 0) FROM live),
+        (SELECT count(*) FROM unnest($4::bigint[]) f CROSS JOIN LATERAL (
+            SELECT u.queued FROM tidegate.flow_usage u WHERE u.flow_id = f ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1
+        ) u WHERE u.queued > 0)]::bigint[] AS n
 FROM n
 UNION ALL
 SELECT 1::smallint, h.key, NULL, NULL, NULL, NULL,

@@ -35,6 +35,7 @@ mod partition;
 mod permits;
 mod policy;
 mod promote;
+mod question;
 mod read;
 mod records;
 mod refusal;

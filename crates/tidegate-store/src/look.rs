@@ -9,6 +9,7 @@ use crate::claim::{Claim, Claiming};
 use crate::claim_room::{Limited, Line, Open};
 use crate::connection::Tx;
 use crate::error::StoreError;
+use crate::question::Question;
 use crate::session::Session;
 
 const LOOK: &str = include_str!("look.sql");
@@ -38,11 +39,9 @@ pub(crate) struct Aim {
     pub(crate) suspects: bool,
 }
 
-impl Aim {
-    /// Whether it pays to look on a second connection.
-    pub(crate) fn looks_beside(&self) -> bool {
-        self.want > 0 && self.reports >= LOOK_BESIDE_FROM
-    }
+/// Whether it pays for a turn that settles and wants so many.
+pub(crate) fn looks_beside(want: usize, reports: usize) -> bool {
+    want > 0 && reports >= LOOK_BESIDE_FROM
 }
 
 /// What was seen.
@@ -69,8 +68,8 @@ impl Session {
     /// turn could not commit. Nothing where no connection is at hand, or it fails: then the turn looks itself.
     pub(crate) async fn look_beside(&self, aim: &Aim) -> Option<Beside> {
         let looking = async {
-            let mut tx = self.store.connections.begin_at_hand().await?;
-            Some((self.look(aim, &mut tx).await.ok()?, tx))
+            let (mut tx, room) = self.store.connections.begin_at_hand(&self.room(aim.held)).await?;
+            Some((self.look(aim, &room, &mut tx).await.ok()?, tx))
         };
         tokio::time::timeout(LOOK_BESIDE_LIMIT, looking).await.ok()?
     }
@@ -87,9 +86,14 @@ impl Session {
         claiming.claim(rows, changes, tx).await
     }
 
-    /// Looks at what may still run, and at what waits where that has room.
-    pub(crate) async fn look(&self, aim: &Aim, tx: &mut Tx) -> Result<Sight, StoreError> {
-        let limited = Limited::read(&self.store, &self.kinds(), self.heart.session, aim.held, tx).await?;
+    /// Asks what may still run, by a worker that holds so many tasks beside those that it reports.
+    pub(crate) fn room(&self, held: usize) -> Question {
+        Limited::question(&self.kinds(), self.heart.session, held)
+    }
+
+    /// Looks at what waits where that has room, by the answer to [`room`](Self::room).
+    pub(crate) async fn look(&self, aim: &Aim, room: &[PgRow], tx: &mut Tx) -> Result<Sight, StoreError> {
+        let limited = Limited::of(&self.store, room, tx).await?;
         let from = self.state().lines_from;
         let open = limited.open(aim.want, aim.reports, &aim.full, aim.suspects, from);
         let rows = self.heads(aim.want, &open, tx).await?;

@@ -21,7 +21,7 @@ use crate::connection::{Connections, Tx, call};
 use crate::error::StoreError;
 use crate::heart::Heart;
 use crate::ledger::Rings;
-use crate::look::{Aim, Beside, end_looking};
+use crate::look::{Aim, Beside, end_looking, looks_beside};
 use crate::permits::end_with_leases;
 use crate::released::{REPORT, REPORT_OF_KNOWN, token_shift};
 use crate::seen::{Terms, claimed_of};
@@ -225,13 +225,18 @@ impl Session {
             return Ok(Turn::default());
         }
         let began = Instant::now();
-        let mut tx = self.connections.begin(true).await?;
+        let known = reports.len() + late.told.len();
+        let (mut tx, room) = match want > 0 && !looks_beside(want, known) {
+            // What it ends gives room back only when its changes are written: the room is the same before and behind.
+            true => self.connections.begin_asking(&self.room(self.held_beside(known))).await?,
+            false => (self.connections.begin(true).await?, Vec::new()),
+        };
         late.gather();
         let want = if want > 0 { want + late.told.len() } else { 0 };
         let reports: Vec<&Report> = reports.iter().chain(&late.told).collect();
         let aim = self.aim(want, &reports);
         let mut settled = vec![Settled::LeaseLost; reports.len()];
-        let Done { mut changes, mut now, claim, beside } = match aim.looks_beside() {
+        let Done { mut changes, mut now, claim, beside } = match room.is_empty() && looks_beside(want, reports.len()) {
             true => self.settle_and_claim(&aim, &reports, &mut settled, &mut tx).await?,
             false => {
                 let mut done = Done::default();
@@ -244,7 +249,11 @@ impl Session {
         let claim = match claim {
             Some(claim) => claim,
             None if want > 0 => {
-                let sight = self.look(&aim, &mut tx).await?;
+                let room = match room.is_empty() {
+                    true => tx.ask(&self.room(aim.held)).await?,
+                    false => room,
+                };
+                let sight = self.look(&aim, &room, &mut tx).await?;
                 self.claim_of(&aim, &sight, &mut changes, &mut tx).await?
             }
             None => Claim::default(),
@@ -369,12 +378,17 @@ impl Session {
         }
     }
 
+    /// How many tasks it holds beside so many that are reported: those may be settled already, by a turn whose end was not
+    /// seen.
+    fn held_beside(&self, reports: usize) -> usize {
+        self.state().held.len().saturating_sub(reports)
+    }
+
     /// What a turn with these reports may claim, before it is known what waits.
     fn aim(&self, want: usize, reports: &[&Report]) -> Aim {
         let of_kinds = self.left_of_kinds(reports);
         let full = of_kinds.iter().filter(|(_, left)| *left <= 0).map(|(kind, _)| kind.clone()).collect();
-        // What is reported may be settled already, by a turn whose end was not seen.
-        let held = self.state().held.len().saturating_sub(reports.len());
+        let held = self.held_beside(reports.len());
         Aim { want, reports: reports.len(), held, of_kinds, full, suspects: self.may_take_suspect(reports) }
     }
 

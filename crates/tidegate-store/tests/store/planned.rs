@@ -1,14 +1,10 @@
 //! Plans of what is asked outside a transaction: made once, for tables of any size.
 
-use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::postgres::PgConnectOptions;
 use sqlx::{PgConnection, Row};
 use tidegate_core::{Status, TaskId};
-use tidegate_store::{Store, StoreOptions, TaskFilter};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
-use tokio::net::{TcpListener, TcpStream};
+use tidegate_store::{Store, TaskFilter};
 
 use crate::{Cell, tenant};
 
@@ -63,64 +59,4 @@ async fn what_was_planned_while_tables_were_small_walks_none_when_they_are_large
     ask(&cell.store, id).await;
     let read = read_in_turn(&mut conn).await - before;
     assert!(read < LARGE as i64, "{read} rows were read one after the other");
-}
-
-/// Stands between as a pooler does that hands one session to many: it refuses settings for a session, and forwards the
-/// rest. Tells how often it refused.
-async fn pooler(upstream: String) -> (u16, tokio::sync::watch::Receiver<usize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let (refused, seen) = tokio::sync::watch::channel(0);
-    tokio::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
-            let (upstream, refused) = (upstream.clone(), refused.clone());
-            tokio::spawn(async move {
-                let mut server = TcpStream::connect(upstream).await.unwrap();
-                loop {
-                    let length = client.read_u32().await.unwrap();
-                    let mut rest = vec![0; length as usize - 4];
-                    client.read_exact(&mut rest).await.unwrap();
-                    // A request for TLS comes first.
-                    if rest == 80_877_103_u32.to_be_bytes() {
-                        client.write_all(b"N").await.unwrap();
-                        continue;
-                    }
-                    if rest.windows(8).any(|name| name == b"options\0") {
-                        let fields = b"SFATAL\0VFATAL\0C08P01\0Munsupported startup parameter: options\0\0";
-                        client.write_u8(b'E').await.unwrap();
-                        client.write_u32(4 + fields.len() as u32).await.unwrap();
-                        client.write_all(fields).await.unwrap();
-                        refused.send_modify(|refused| *refused += 1);
-                        return;
-                    }
-                    server.write_u32(length).await.unwrap();
-                    server.write_all(&rest).await.unwrap();
-                    let _closed = copy_bidirectional(&mut client, &mut server).await;
-                    return;
-                }
-            });
-        }
-    });
-    (port, seen)
-}
-
-#[tokio::test]
-async fn a_pooler_that_refuses_settings_of_a_session_is_asked_without() {
-    let cell = Cell::new().await;
-    let id = cell.add(cell.submission()).await;
-    let direct = PgConnectOptions::from_str(cell.db.url()).unwrap();
-    let upstream = format!("{}:{}", direct.get_host(), direct.get_port());
-    let (port, refused) = pooler(upstream.clone()).await;
-    let url = cell.db.url().replacen(&upstream, &format!("127.0.0.1:{port}"), 1);
-    assert_ne!(url, cell.db.url());
-    let options = StoreOptions { direct_url: Some(cell.db.url().to_owned()), ..StoreOptions::new(url) };
-    let store = Store::open(options).unwrap();
-    let tenant = tenant();
-    let ask = || futures_util::future::join_all((0..20).map(|_| store.task(&tenant, id)));
-    assert!(ask().await.into_iter().all(|task| task.unwrap().is_some()));
-    let once = *refused.borrow();
-    assert!(once > 0, "no settings were asked for");
-    // Those who came at once may all have been refused; nobody who comes later is.
-    assert!(ask().await.into_iter().all(|task| task.unwrap().is_some()));
-    assert_eq!(*refused.borrow(), once);
 }
