@@ -178,6 +178,10 @@ impl Patched for Limits {
         for class in Class::ALL {
             classes.get(class).check(class)?;
         }
+        // With room for what a sum of decimal fractions is off by.
+        if Class::ALL.into_iter().map(|class| classes.get(class).reserve).sum::<f64>() > 1.0 + 1e-9 {
+            return bad("/classes", "must not reserve more than 1 for all classes together");
+        }
         if self.ageing_step_ms == 0 {
             return bad("/ageing_step_ms", "must be at least 1");
         }
@@ -225,6 +229,14 @@ mod tests {
     }
 
     #[test]
+    fn classes_may_reserve_everything_between_them() {
+        let mut limits = Limits::default();
+        (limits.classes.critical.reserve, limits.classes.standard.reserve) = (0.1, 0.2);
+        limits.classes.background.reserve = 0.7;
+        assert_eq!(limits.check(), Ok(()));
+    }
+
+    #[test]
     fn contradictions_are_named() {
         type Change = fn(&mut Limits);
         let refused = |change: Change| {
@@ -232,12 +244,13 @@ mod tests {
             change(&mut limits);
             limits.check().map_err(|bad| bad.pointer)
         };
-        let changes: [(Change, &str); 10] = [
+        let changes: [(Change, &str); 11] = [
             (|limits| limits.classes.background.from = 1, "/classes/background/from"),
             (|limits| limits.classes.standard.from = 91, "/classes/standard/from"),
             (|limits| limits.classes.critical.from = 101, "/classes/critical/from"),
             (|limits| limits.classes.critical.max_share = 1.5, "/classes/critical/max_share"),
             (|limits| limits.classes.standard.reserve = -0.1, "/classes/standard/reserve"),
+            (|limits| limits.classes.standard.reserve = 0.91, "/classes"),
             (|limits| limits.classes.background.shed_at = Some(2.0), "/classes/background/shed_at"),
             (|limits| limits.ageing_step_ms = 0, "/ageing_step_ms"),
             (|limits| limits.max_expected_wait_ms = 0, "/max_expected_wait_ms"),

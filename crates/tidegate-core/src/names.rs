@@ -8,18 +8,29 @@ use serde::{Deserialize, Serialize};
 /// The longest name of a kind, tenant or peer, in bytes.
 pub const MAX_NAME_BYTES: usize = 128;
 
-/// A name that is empty, too long, or holds a character outside `[A-Za-z0-9._:-]`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("must be 1 to {MAX_NAME_BYTES} characters of A-Z a-z 0-9 . _ : -")]
-pub struct BadName;
+/// Why a text is no name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BadName {
+    /// It is empty, too long, or holds a character outside `[A-Za-z0-9._:-]`.
+    #[error("must be 1 to {MAX_NAME_BYTES} characters of A-Z a-z 0-9 . _ : -")]
+    Characters,
+    /// It is part of a path, where clients leave the dot segments of RFC 3986 out.
+    #[error("must not be . or .., which cannot be part of a path")]
+    DotSegment,
+}
 
 fn check_name(text: &str) -> Result<(), BadName> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
-    if (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed) { Ok(()) } else { Err(BadName) }
+    if (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed) { Ok(()) } else { Err(BadName::Characters) }
+}
+
+/// The same for a name that stands in paths.
+fn check_segment(text: &str) -> Result<(), BadName> {
+    if matches!(text, "." | "..") { Err(BadName::DotSegment) } else { check_name(text) }
 }
 
 macro_rules! name {
-    ($(#[$doc:meta])* $name:ident) => {
+    ($(#[$doc:meta])* $name:ident, $check:ident) => {
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
@@ -28,7 +39,7 @@ macro_rules! name {
         impl $name {
             /// Parses a name: 1 to 128 characters of `[A-Za-z0-9._:-]`.
             pub fn parse(text: &str) -> Result<Self, BadName> {
-                check_name(text)?;
+                $check(text)?;
                 Ok(Self(text.into()))
             }
 
@@ -67,15 +78,15 @@ macro_rules! name {
 
 name! {
     /// What sort of work a task is; it chooses the handler.
-    Kind
+    Kind, check_name
 }
 name! {
     /// Who pays: owns keys, a weight and limits.
-    TenantId
+    TenantId, check_segment
 }
 name! {
     /// A downstream dependency with limits of its own.
-    PeerName
+    PeerName, check_segment
 }
 
 impl TenantId {
@@ -204,8 +215,14 @@ mod tests {
             assert_eq!(Kind::parse(good).map(|kind| kind.as_str().to_owned()), Ok(good.to_owned()));
         }
         for bad in ["", " ", "a b", "é", "a/b", "a\n", "a\0", &"k".repeat(129)] {
-            assert_eq!(Kind::parse(bad), Err(BadName), "{bad:?}");
+            assert_eq!(Kind::parse(bad), Err(BadName::Characters), "{bad:?}");
+            assert_eq!(TenantId::parse(bad), Err(BadName::Characters), "{bad:?}");
         }
+        for dots in [".", ".."] {
+            assert_eq!(TenantId::parse(dots), Err(BadName::DotSegment));
+            assert_eq!(PeerName::parse(dots), Err(BadName::DotSegment));
+        }
+        assert!(PeerName::parse("...").is_ok() && TenantId::parse("a.").is_ok() && Kind::parse(".").is_ok());
     }
 
     #[test]

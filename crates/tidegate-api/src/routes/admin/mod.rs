@@ -108,7 +108,7 @@ fn no_such<T: Name>() -> Rejection {
 /// The parameter of the path that holds a name.
 const NAME: &str = "name";
 
-fn no_name(bad: &BadName) -> Rejection {
+fn no_name(bad: BadName) -> Rejection {
     Rejection::fault(Fault::InvalidValue, format!("the {NAME} in the path {bad}")).at_parameter(NAME.to_owned())
 }
 
@@ -117,8 +117,8 @@ impl<S: Send + Sync, T: Name> FromRequestParts<S> for PathName<T> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
         // Parameters that cannot be read are bytes that are no text: no name either.
-        let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| no_name(&BadName))?;
+        let params = RawPathParams::from_request_parts(parts, state).await.map_err(|_| no_name(BadName::Characters))?;
         let text = params.iter().find(|(name, _)| *name == NAME).map_or("", |(_, text)| text);
-        T::parse_name(text).map(Self).map_err(|bad| no_name(&bad))
+        T::parse_name(text).map(Self).map_err(no_name)
     }
 }
