@@ -21,7 +21,11 @@ pub enum BadName {
 
 fn check_name(text: &str) -> Result<(), BadName> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b':' | b'-');
-    if (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed) { Ok(()) } else { Err(BadName::Characters) }
+    if (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(allowed) {
+        Ok(())
+    } else {
+        Err(BadName::Characters)
+    }
 }
 
 /// The same for a name that stands in paths.
