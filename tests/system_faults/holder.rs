@@ -23,7 +23,7 @@ const COME_AGAIN: Duration = Duration::from_millis(1_800);
 const SLOW: Duration = Duration::from_millis(250);
 
 const HOLDERS: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction' \
-    AND query LIKE '%tidegate.cell%FOR UPDATE%'";
+    AND query LIKE '%EXECUTE tidegate_lock%'";
 
 /// Submits again and again until one task is let in. Whatever else is answered must be the store's trouble, and come soon.
 async fn submit_until_let_in(caller: &Caller, since: Instant) -> (String, Duration) {

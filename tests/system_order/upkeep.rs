@@ -17,7 +17,7 @@ const SLOW: Duration = Duration::from_millis(200);
 const GOING_ON: Duration = Duration::from_secs(3);
 /// A keeper in the midst of a transaction that holds the cell.
 const HOLDING: &str = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction' \
-    AND query LIKE '%tidegate.cell%FOR UPDATE%'";
+    AND query LIKE '%EXECUTE tidegate_lock%'";
 /// Locks that belong to a session, and would outlive whoever took them.
 const SESSION_LOCKS: &str = "SELECT count(*) FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
     WHERE l.locktype = 'advisory' AND d.datname = current_database()";
