@@ -12,9 +12,9 @@ use crate::door::{Decided, Door, Flows, holding, is_plain};
 use crate::error::StoreError;
 use crate::ledger::{Ledger, Rings, ledger_sql};
 
-const ADMIT: &str = ledger_sql!(nothing ends, "admit.sql");
-const ADMIT_PLAIN: &str = ledger_sql!(nothing ends, "admit_plain.sql");
-const ADMIT_BEHIND: &str = ledger_sql!(nothing wakes or ends, "admit_plain.sql");
+const ADMIT: &str = ledger_sql!("ledger_wake.sql", "ledger_free_none.sql"; "admit.sql");
+const ADMIT_PLAIN: &str = ledger_sql!("ledger_wake.sql", "ledger_free_none.sql"; "admit_plain.sql");
+const ADMIT_BEHIND: &str = ledger_sql!("ledger_free_none.sql"; "admit_plain.sql");
 
 impl Door {
     /// Writes what was let in, `behind` others where something waits in every flow already. Tells whom to ring after the

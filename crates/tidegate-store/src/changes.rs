@@ -27,9 +27,9 @@ pub(crate) use crate::released::{Released, holding_at, holding_of};
 use crate::store::StoreInner;
 use crate::types::{Settled, TaskError};
 
-const CHANGES: &str = ledger_sql!("changes.sql");
+const CHANGES: &str = ledger_sql!("ledger_wake.sql", "ledger_free.sql"; "changes.sql");
 /// The same for what most turns are: see `completed.rs`.
-const CHANGES_PLAIN: &str = ledger_sql!(nothing wakes, "changes_plain.sql");
+const CHANGES_PLAIN: &str = ledger_sql!("ledger_free.sql"; "changes_plain.sql");
 
 /// What an attempt left behind.
 #[derive(Debug, Clone, Default)]

@@ -14,39 +14,14 @@ use crate::connection::Tx;
 use crate::directory::FlowKey;
 use crate::error::StoreError;
 
-/// A statement that begins with the ledger and ends with a file of this directory. Where nothing comes to wait in a flow
-/// that was empty, or nothing ends, a shorter ledger says the same: a statement of few tasks costs by the parts that it has.
+/// A statement that begins with the ledger and ends with a file of this directory. Between the counters and the end of the
+/// ledger stand what wakes flows, which is left out where nothing comes to wait in a flow that was empty, and what becomes
+/// of tenants' room: a statement of few tasks costs by the parts that it has.
 macro_rules! ledger_sql {
-    (nothing wakes, $rest:literal) => {
+    ($($part:literal),+; $rest:literal) => {
         concat!(
             include_str!("ledger_counters.sql"),
-            include_str!("ledger_free.sql"),
-            include_str!("ledger_tell.sql"),
-            include_str!($rest)
-        )
-    };
-    (nothing ends, $rest:literal) => {
-        concat!(
-            include_str!("ledger_counters.sql"),
-            include_str!("ledger_wake.sql"),
-            include_str!("ledger_free_none.sql"),
-            include_str!("ledger_tell.sql"),
-            include_str!($rest)
-        )
-    };
-    (nothing wakes or ends, $rest:literal) => {
-        concat!(
-            include_str!("ledger_counters.sql"),
-            include_str!("ledger_free_none.sql"),
-            include_str!("ledger_tell.sql"),
-            include_str!($rest)
-        )
-    };
-    ($rest:literal) => {
-        concat!(
-            include_str!("ledger_counters.sql"),
-            include_str!("ledger_wake.sql"),
-            include_str!("ledger_free.sql"),
+            $(include_str!($part),)+
             include_str!("ledger_tell.sql"),
             include_str!($rest)
         )

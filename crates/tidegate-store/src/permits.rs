@@ -24,7 +24,7 @@ use crate::session::Session;
 use crate::store::Store;
 
 const FACTS: &str = include_str!("permit_facts.sql");
-const WRITE: &str = ledger_sql!(nothing wakes, "permit_write.sql");
+const WRITE: &str = ledger_sql!("ledger_free.sql"; "permit_write.sql");
 const ROOM: &str = "SELECT w.peer, u.running, u.rate_full_ns, u.tokens_full_ns, tidegate.now_ms() FROM unnest($1::text[]) AS w(peer) \
     CROSS JOIN LATERAL (SELECT u.running, u.rate_full_ns, u.tokens_full_ns FROM tidegate.usage u \
         WHERE u.scope = 3 AND u.key = w.peer ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1) u";

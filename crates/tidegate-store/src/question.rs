@@ -14,7 +14,7 @@ pub(crate) struct Opening {
 }
 
 /// A value of such a statement.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Value {
     Texts(Vec<String>),
     Number(i64),

@@ -145,15 +145,6 @@ async fn works(cell: &Cell, store: &Store) {
 }
 
 #[tokio::test]
-async fn a_session_of_its_own_is_set_once_and_prepares_what_begins_a_transaction() {
-    let cell = Cell::new().await;
-    let (url, came) = Pooler::Passes.before(&cell).await;
-    works(&cell, &store_at(&cell, url)).await;
-    let came = *came.lock().unwrap();
-    assert!(came.limited == 0 && came.prepared > 0, "{came:?}");
-}
-
-#[tokio::test]
 async fn a_pooler_that_refuses_settings_of_a_session_is_asked_without() {
     let cell = Cell::new().await;
     let id = cell.add(cell.submission()).await;
@@ -173,20 +164,27 @@ async fn a_pooler_that_refuses_settings_of_a_session_is_asked_without() {
     assert!(came.limited > 0 && came.prepared == 0, "{came:?}");
 }
 
+/// Works by a pooler on a cell of its own, and tells whether transactions were limited for themselves, and whether
+/// anything was prepared under a name of ours.
+async fn limits_and_prepares(pooler: Pooler) -> (bool, bool) {
+    let cell = Cell::new().await;
+    let (url, came) = pooler.before(&cell).await;
+    works(&cell, &store_at(&cell, url)).await;
+    let came = came.lock().unwrap();
+    (came.limited > 0, came.prepared > 0)
+}
+
+#[tokio::test]
+async fn a_session_of_its_own_is_set_once_and_prepares_what_begins_a_transaction() {
+    assert_eq!(limits_and_prepares(Pooler::Passes).await, (false, true));
+}
+
 #[tokio::test]
 async fn a_pooler_that_forgets_settings_of_a_session_has_them_set_for_each_transaction() {
-    let cell = Cell::new().await;
-    let (url, came) = Pooler::Forgets.before(&cell).await;
-    works(&cell, &store_at(&cell, url)).await;
-    let came = *came.lock().unwrap();
-    assert!(came.limited > 0 && came.prepared == 0, "{came:?}");
+    assert_eq!(limits_and_prepares(Pooler::Forgets).await, (true, false));
 }
 
 #[tokio::test]
 async fn where_what_was_prepared_is_gone_it_is_not_missed() {
-    let cell = Cell::new().await;
-    let (url, came) = Pooler::Swaps.before(&cell).await;
-    works(&cell, &store_at(&cell, url)).await;
-    let came = *came.lock().unwrap();
-    assert!(came.limited > 0 && came.prepared > 0, "{came:?}");
+    assert_eq!(limits_and_prepares(Pooler::Swaps).await, (true, true));
 }

@@ -1,13 +1,14 @@
-//! A flow that ran empty by a retry in another lane of its tenant, and is filled again.
+//! Flows in which nothing waits, and then something does.
 
 use std::time::Duration;
 
-use tidegate_core::Status;
+use serde_json::json;
 use tidegate_core::settlement::Ending;
-use tidegate_store::Swept;
+use tidegate_core::{Class, Status};
+use tidegate_store::{Store, StoreOptions, Swept};
 use tidegate_testkit::poll_until;
 
-use crate::{Cell, FAILED, report};
+use crate::{Cell, FAILED, report, tenant};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -44,4 +45,23 @@ async fn a_flow_that_ran_empty_is_found_when_something_comes_again() {
     assert_eq!(claimed.id, next);
     session.turn(&[report(&claimed, Ending::Completed)], 0).await.unwrap();
     cell.assert_sound().await;
+}
+
+/// While a submission comes to its turn another process changes where the classes begin: it goes into a flow that nothing
+/// waits in, where the one that it would have gone into has something.
+///
+/// Broken by: a flow taken for one in which something waits, by what was true of another.
+#[tokio::test]
+async fn a_flow_that_a_change_of_the_classes_leads_to_wakes() {
+    let cell = Cell::new().await;
+    let before = cell.add(cell.submission()).await;
+    let other = Store::open(StoreOptions::new(cell.db.url())).unwrap();
+    other.patch_limits(&json!({"classes": {"standard": {"from": 60}}})).await.unwrap();
+    let after = cell.add(cell.submission()).await;
+    let task = cell.store.task(&tenant(), after).await.unwrap().unwrap();
+    assert_eq!(task.class, Class::Background);
+    let session = cell.session(4).await;
+    let mut claimed = session.turn(&[], 4).await.unwrap().claimed;
+    claimed.sort_by_key(|task| task.id);
+    assert_eq!(claimed.iter().map(|task| task.id).collect::<Vec<_>>(), [before, after]);
 }
