@@ -20,6 +20,7 @@ pub(super) fn start() -> Result<PrometheusHandle, Failure> {
     let recorder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
         .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_tasks".to_owned()), &TASKS))
+        .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_turn_sessions".to_owned()), &TASKS))
         .map_err(|error| failed(&error))?
         .install_recorder()
         .map_err(|error| failed(&error))?;

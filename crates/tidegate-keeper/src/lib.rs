@@ -236,6 +236,9 @@ async fn audit(store: Store, options: KeeperOptions) {
 
 async fn prune(store: Store, options: KeeperOptions) {
     loop {
+        if let Err(error) = store.forget_turns().await {
+            failed("prune", &error);
+        }
         match store.prune(&options.retention).await {
             Ok(pruned) => {
                 metrics::counter!("tidegate_partitions_dropped_total").increment(pruned.dropped.into());

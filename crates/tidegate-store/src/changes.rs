@@ -67,6 +67,8 @@ struct End {
 /// A task that starts.
 pub(crate) struct Begin {
     pub(crate) place: Place,
+    /// Whose lease it is to be.
+    pub(crate) session: Uuid,
     pub(crate) effects: Effects,
     /// What its tenant is charged for the run, and in which class.
     pub(crate) charged_ms: i64,
@@ -99,7 +101,6 @@ pub(crate) struct Changes {
     written_ends: usize,
     unready: Vec<Place>,
     starts: Vec<Begin>,
-    session: Uuid,
     returns: Vec<Return>,
     attempts: Vec<Attempt>,
     undeferred: Vec<Uuid>,
@@ -298,9 +299,9 @@ impl Changes {
         self.ends.push(end);
     }
 
-    /// A task starts under a lease of the session; `in_order` where nothing waits before it in its flow any more. One
+    /// A task starts; `in_order` where nothing waits before it in its flow any more. One
     /// whose slot was reserved takes the slot that is counted already.
-    pub(crate) fn start(&mut self, begin: Begin, key: &FlowKey, holding: Holding, session: Uuid, in_order: bool) {
+    pub(crate) fn start(&mut self, begin: Begin, key: &FlowKey, holding: Holding, in_order: bool) {
         let place = begin.place;
         let from = if place.reserved.is_some() { Status::Admitted } else { Status::Queued };
         self.ledger.transition(key, place.id, Some(from), Status::Running, None, holding);
@@ -309,10 +310,9 @@ impl Changes {
             false => self.ledger.leaves(place.flow),
         }
         if place.reserved.is_none() {
-            self.ledger.slots(session, 1);
+            self.ledger.slots(begin.session, 1);
         }
         self.starts.push(begin);
-        self.session = session;
     }
 
     /// What a tenant was charged for a run is corrected to what it took.
@@ -431,7 +431,7 @@ impl Changes {
             .bind(self.starts.iter().map(|start| start.place.rank).collect::<Vec<_>>())
             .bind(self.starts.iter().map(|start| start.place.id.0).collect::<Vec<_>>())
             .bind(self.starts.iter().map(|start| start.effects.code()).collect::<Vec<_>>())
-            .bind(self.session)
+            .bind(self.starts.iter().map(|start| start.session).collect::<Vec<_>>())
             .bind(end!(|e| e.number))
             .bind(self.starts.iter().map(|start| start.charged_ms).collect::<Vec<_>>())
             .bind(self.starts.iter().map(|start| start.charged_in.code()).collect::<Vec<_>>())

@@ -32,9 +32,9 @@
     ))
     RETURNING 1
 ), taken AS MATERIALIZED (
-    SELECT r.*, d.effects, d.charged_ms, d.charged_in
+    SELECT r.*, d.for_session, d.effects, d.charged_ms, d.charged_in
     FROM (
-        SELECT unnest($54::bigint[]) AS flow_id, unnest($55::bigint[]) AS rank, unnest($56::uuid[]) AS task_id, unnest($57::smallint[]) AS effects,
+        SELECT unnest($54::bigint[]) AS flow_id, unnest($55::bigint[]) AS rank, unnest($56::uuid[]) AS task_id, unnest($57::smallint[]) AS effects, unnest($58::uuid[]) AS for_session,
             unnest($60::bigint[]) AS charged_ms, unnest($61::smallint[]) AS charged_in
     ) d
     CROSS JOIN LATERAL (
@@ -46,7 +46,7 @@
 ), leased AS (
     INSERT INTO tidegate.lease (task_id, session_id, flow_id, rank, started_ms, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
         deliveries, failures, losses, max_attempts, effects, enqueued_ms, charged_ms, charged_in)
-    SELECT task_id, $58::uuid, flow_id, rank, $14::bigint, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
+    SELECT task_id, for_session, flow_id, rank, $14::bigint, deadline_ms, min_useful_ms, attempt_timeout_ms, tokens, usd_micros, bytes,
         deliveries + 1, failures, losses, max_attempts, effects, enqueued_ms, charged_ms, charged_in
     FROM taken
 )

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use sqlx::Row;
 use sqlx::postgres::PgRow;
-use tidegate_core::order::{Chosen, ClaimRoom, choose};
+use tidegate_core::order::{Chosen, ClaimRoom, Start, choose};
 use tidegate_core::{Class, EpochMs, Lane, Status};
+use uuid::Uuid;
 
 use crate::changes::{Begin, Changes};
 use crate::claim_room::{Limited, MAX_BELOW_FLOOR_US, Open};
 use crate::connection::Tx;
 use crate::error::StoreError;
+use crate::look::Aim;
 use crate::released::Released;
 use crate::seen::{Beside, Seen, claimed_of, place_of};
 use crate::session::Session;
@@ -28,6 +30,8 @@ pub(crate) struct Claim {
     pub(crate) again_in: Option<Duration>,
     /// The leases that are taken, by the tasks.
     pub(crate) leases: Vec<Released>,
+    /// What is started for each of the guests.
+    pub(crate) of_guests: Vec<Vec<Uuid>>,
     starts: Vec<Started>,
 }
 
@@ -51,14 +55,36 @@ impl Claim {
     }
 }
 
+/// How what is started is divided between a session and its guests, the next to whoever is next in turn and wants more.
+struct Shares {
+    /// What the session itself still gets, then each guest.
+    left: Vec<usize>,
+    next: usize,
+}
+
+impl Shares {
+    /// So many of what is started only the session itself may run.
+    fn of(aim: &Aim, for_itself: usize) -> Self {
+        let own = aim.own().saturating_sub(for_itself);
+        Self { left: std::iter::once(own).chain(aim.guests.iter().map(|guest| guest.want)).collect(), next: 0 }
+    }
+
+    /// The guest that gets the next, or nothing for the session itself.
+    fn next(&mut self) -> Option<usize> {
+        let all = self.left.len();
+        let at = (self.next..self.next + all).map(|at| at % all).find(|at| self.left[*at] > 0)?;
+        self.left[at] -= 1;
+        self.next = at + 1;
+        at.checked_sub(1)
+    }
+}
+
 /// A claim that is being made.
 pub(crate) struct Claiming<'a> {
     pub(crate) session: &'a Session,
-    pub(crate) want: usize,
+    pub(crate) aim: &'a Aim,
     pub(crate) limited: &'a Limited,
     pub(crate) open: &'a Open,
-    /// What the worker may still run of the kinds that it limits.
-    pub(crate) of_kinds: &'a [(String, i64)],
 }
 
 impl Claiming<'_> {
@@ -81,7 +107,7 @@ impl Claiming<'_> {
         let flows = session.store.directory.describe(tx, flow_ids.into_iter()).await?;
         let (peers, places) = limited.peers(changes.ledger());
         let kinds: HashMap<String, usize> =
-            self.of_kinds.iter().enumerate().map(|(n, (kind, _))| (kind.clone(), n)).collect();
+            self.aim.of_kinds.iter().enumerate().map(|(n, (kind, _))| (kind.clone(), n)).collect();
         let seen = Seen::read(
             rows,
             &Beside {
@@ -91,6 +117,7 @@ impl Claiming<'_> {
                 peers: &places,
                 kinds: &kinds,
                 session: session.heart.session,
+                reserved: self.aim.of_its_own(),
                 now,
                 runs: &session.store.runs,
                 reserve_ms: session.spec.least_left_ms(),
@@ -103,19 +130,19 @@ impl Claiming<'_> {
             promote_after_ms: limited.promote_after_ms(),
             tenants: seen.tenants.clone(),
             peers,
-            kinds: self.of_kinds.iter().map(|(_, left)| *left).collect(),
-            suspects: i64::from(self.open.suspects),
+            kinds: self.aim.of_kinds.iter().map(|(_, left)| *left).collect(),
+            suspects: i64::from(self.open.suspects && seen.reserved < self.aim.of_its_own()),
         };
-        let chosen = choose(&seen.heads, room, self.want, now);
+        let chosen = choose(&seen.heads, room, self.aim.want, now);
         session.learn(chosen.stopped_short);
         let parked = self.move_lines(&seen, &chosen, changes);
         let mut claim = self.write(&seen, &chosen, now, changes)?;
         let again_in_ms = chosen.again_in_ms.into_iter().chain(self.open.again_in_ms).min();
-        let short = claim.tasks.len() < self.want;
+        let short = chosen.start.len() < self.aim.want;
         claim.again_in = again_in_ms.filter(|_| short).map(Duration::from_millis);
         // The suspects that it did not take may stand before others that it did not see: the next look leaves them out.
         let suspect = short && claim.tasks.iter().any(|task| task.suspect);
-        let lines = self.open.more && !claim.tasks.is_empty();
+        let lines = self.open.more && !chosen.start.is_empty();
         claim.more = chosen.stopped_short || parked || suspect || lines;
         Ok(claim)
     }
@@ -132,14 +159,25 @@ impl Claiming<'_> {
         let started = chosen.start.len();
         let (mut tasks, mut starts) = (Vec::with_capacity(started), Vec::with_capacity(started));
         let mut leases = Vec::with_capacity(started);
+        let for_itself = |start: &Start| matches!(seen.heads[start.flow].lane, Lane::Admitted | Lane::Suspect);
+        let mut shares = Shares::of(self.aim, chosen.start.iter().filter(|start| for_itself(start)).count());
+        let mut of_guests = vec![Vec::new(); self.aim.guests.len()];
         for start in &chosen.start {
             let (head, key) = (&seen.heads[start.flow], &seen.keys[start.flow]);
             let terms = &seen.terms[start.flow][start.task];
             let place = place_of(head, start.task, session);
             let effects = self.session.effects.get(&key.kind).copied().unwrap_or_default();
-            let begin = Begin { place, effects, charged_ms: head.run_ms, charged_in: start.charged_in };
-            leases.push(Released::of_claim(&begin, terms, head.tasks[start.task].enqueued, session, now));
-            changes.start(begin, key, terms.holding, session, terms.in_order);
+            let guest = if for_itself(start) { None } else { shares.next() };
+            let session = guest.map_or(session, |guest| self.aim.guests[guest].session);
+            let begin = Begin { place, session, effects, charged_ms: head.run_ms, charged_in: start.charged_in };
+            match guest {
+                Some(guest) => of_guests[guest].push(place.id.0),
+                None => {
+                    leases.push(Released::of_claim(&begin, terms, head.tasks[start.task].enqueued, now));
+                    tasks.push(claimed_of(terms, place.id, key, terms.deliveries + 1, now)?);
+                }
+            }
+            changes.start(begin, key, terms.holding, terms.in_order);
             if terms.deliveries == 0 {
                 let earned = self.limited.policy.retry_budget(&key.peer).earned();
                 changes.served().spend_retry(key, -earned);
@@ -148,7 +186,6 @@ impl Claiming<'_> {
             let waited_ms = now - head.tasks[start.task].enqueued;
             let (charged_in, behind_us) = (start.charged_in, start.behind_us);
             starts.push(Started { class: key.class, waited_ms, charged_in, behind_us });
-            tasks.push(claimed_of(terms, place.id, key, terms.deliveries + 1, now)?);
         }
         for ((name, before), after) in seen.names.iter().zip(&seen.tenants).zip(&chosen.turns) {
             for class in Class::ALL {
@@ -160,7 +197,7 @@ impl Claiming<'_> {
             let at = class as usize;
             changes.served().floor(class, chosen.floors[at] - self.limited.floors[at]);
         }
-        Ok(Claim { now: Some(now), tasks, leases, starts, ..Claim::default() })
+        Ok(Claim { now: Some(now), tasks, leases, of_guests, starts, ..Claim::default() })
     }
 
     /// Remembers where the lines begin. Where a line has more flows than were read, those that stand too far in front are
@@ -191,5 +228,34 @@ impl Claiming<'_> {
             });
         }
         parked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::look::Claimant;
+
+    fn shares(own: usize, guests: &[usize], for_itself: usize) -> Vec<Option<usize>> {
+        let aim = Aim {
+            want: own + guests.iter().sum::<usize>(),
+            guests: guests.iter().map(|want| Claimant { session: Uuid::nil(), want: *want }).collect(),
+            reports: 0,
+            held: 0,
+            of_kinds: Vec::new(),
+            full: Vec::new(),
+            suspects: true,
+        };
+        let mut shares = Shares::of(&aim, for_itself);
+        (0..aim.want - for_itself).map(|_| shares.next()).collect()
+    }
+
+    #[test]
+    fn what_starts_is_divided_in_turn_among_those_who_want_more() {
+        assert_eq!(shares(2, &[], 0), [None, None]);
+        assert_eq!(shares(2, &[3, 0, 1], 0), [None, Some(0), Some(2), None, Some(0), Some(0)]);
+        assert_eq!(shares(0, &[1, 1], 0), [Some(0), Some(1)]);
+        assert_eq!(shares(3, &[2], 2), [None, Some(0), Some(0)]);
+        assert_eq!(shares(1, &[1], 1), [Some(0)]);
     }
 }

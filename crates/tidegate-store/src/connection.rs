@@ -102,7 +102,8 @@ struct Session {
 }
 
 /// The cell's row: who holds it may change where tasks stand.
-const LOCK: Opening = Opening { name: "tidegate_lock", sql: "SELECT 1 FROM tidegate.cell WHERE id = 1 FOR UPDATE" };
+pub(crate) const LOCK: Opening =
+    Opening { name: "tidegate_lock", sql: "SELECT 1 FROM tidegate.cell WHERE id = 1 FOR UPDATE" };
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 impl Connections {
@@ -202,6 +203,25 @@ impl Connections {
             (None, None) => {}
         }
         Ok((tx, rows))
+    }
+
+    /// Commits one statement by itself, then begins a transaction without a lock and runs others in it, in one round trip.
+    /// Nothing happens where that is not possible: behind a pooler, or with values that no statement can hold.
+    pub(crate) async fn begin_behind(
+        &self,
+        first: &Question,
+        then: &[&Question],
+    ) -> Result<Option<(Tx, Vec<PgRow>)>, StoreError> {
+        let mut conn = self.get().await?;
+        let Some(post) = first.execute().filter(|_| !self.shared.is_pooled()) else {
+            conn.release();
+            return Ok(None);
+        };
+        let call_timeout = self.call_timeout();
+        call(call_timeout, conn.prepare(first.opening)).await?;
+        let mut tx = Tx { conn, call_timeout };
+        let rows = tx.run_after(format!("BEGIN; {post}; COMMIT; {BEGIN}"), then).await?;
+        Ok(Some((tx, rows)))
     }
 
     /// Begins a transaction without a lock on a connection that is at hand, and asks something in it; nothing where there
@@ -367,6 +387,23 @@ impl Tx {
     /// Asks something.
     pub(crate) async fn ask(&mut self, question: &Question) -> Result<Vec<PgRow>, StoreError> {
         self.call(|conn| question.query().fetch_all(conn)).await
+    }
+
+    /// Runs statements that give no text, one after the other in one round trip, and returns the rows of all of them.
+    pub(crate) async fn run(&mut self, questions: &[&Question]) -> Result<Vec<PgRow>, StoreError> {
+        self.run_after(String::new(), questions).await
+    }
+
+    async fn run_after(&mut self, mut sql: String, questions: &[&Question]) -> Result<Vec<PgRow>, StoreError> {
+        for question in questions {
+            call(self.call_timeout, self.conn.prepare(question.opening)).await?;
+            let execute = question.execute().ok_or_else(|| StoreError::Schema("a text that holds NUL".into()))?;
+            if !sql.is_empty() {
+                sql.push_str("; ");
+            }
+            sql.push_str(&execute);
+        }
+        self.call(|conn| sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(conn)).await
     }
 
     /// The same for a statement that may take longer than others.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
+use uuid::Uuid;
 
 use crate::changes::Changes;
 use crate::claim::{Claim, Claiming};
@@ -25,9 +26,17 @@ const LOOK_BESIDE_FROM: usize = 50;
 /// The longest that such a look is waited for, since nobody else has a turn meanwhile.
 const LOOK_BESIDE_LIMIT: Duration = Duration::from_millis(500);
 
+/// Another session for which a turn claims.
+pub(crate) struct Claimant {
+    pub(crate) session: Uuid,
+    pub(crate) want: usize,
+}
+
 /// What a turn may claim, before it is known what waits.
 pub(crate) struct Aim {
+    /// How much, with what its guests want.
     pub(crate) want: usize,
+    pub(crate) guests: Vec<Claimant>,
     /// How many reports the turn settles.
     pub(crate) reports: usize,
     /// How many tasks the session holds beside those.
@@ -37,6 +46,18 @@ pub(crate) struct Aim {
     pub(crate) full: Vec<String>,
     /// Whether it may take a task that was lost twice.
     pub(crate) suspects: bool,
+}
+
+impl Aim {
+    /// How much the session wants for itself.
+    pub(crate) fn own(&self) -> usize {
+        self.want.saturating_sub(self.guests.iter().map(|guest| guest.want).sum())
+    }
+
+    /// The most tasks that it takes of those that only it may run, which must leave its guests what they want.
+    pub(crate) fn of_its_own(&self) -> usize {
+        if self.guests.is_empty() { usize::MAX } else { self.own() }
+    }
 }
 
 /// Whether it pays for a turn that settles and wants so many.
@@ -82,7 +103,7 @@ impl Session {
         changes: &mut Changes,
         tx: &mut Tx,
     ) -> Result<Claim, StoreError> {
-        let claiming = Claiming { session: self, want: aim.want, limited, open, of_kinds: &aim.of_kinds };
+        let claiming = Claiming { session: self, aim, limited, open };
         claiming.claim(rows, changes, tx).await
     }
 

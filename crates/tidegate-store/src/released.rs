@@ -75,7 +75,7 @@ impl Released {
     }
 
     /// What a lease that is taken now will be, once it is taken away.
-    pub(crate) fn of_claim(begin: &Begin, terms: &Terms, enqueued: EpochMs, session: Uuid, now: EpochMs) -> Self {
+    pub(crate) fn of_claim(begin: &Begin, terms: &Terms, enqueued: EpochMs, now: EpochMs) -> Self {
         let running = Running {
             failures: terms.failures as u16,
             losses: terms.losses as u16,
@@ -91,7 +91,7 @@ impl Released {
         Self {
             id: begin.place.id,
             flow: begin.place.flow,
-            session,
+            session: begin.session,
             rank: begin.place.rank,
             running,
             deliveries: terms.deliveries + 1,

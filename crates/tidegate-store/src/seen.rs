@@ -31,6 +31,8 @@ pub(crate) struct Seen {
     pub(crate) names: Vec<String>,
     /// The flows that were read of each line, and the first virtual time among them.
     pub(crate) lines: HashMap<usize, (usize, i64)>,
+    /// Tasks for which slots of the session are reserved.
+    pub(crate) reserved: usize,
 }
 
 /// What a task that waits, or is held, brings along for its next attempt.
@@ -74,6 +76,8 @@ pub(crate) struct Beside<'a> {
     pub(crate) peers: &'a HashMap<&'a str, usize>,
     pub(crate) kinds: &'a HashMap<String, usize>,
     pub(crate) session: Uuid,
+    /// Most tasks that it takes of those for which slots of it are reserved.
+    pub(crate) reserved: usize,
     pub(crate) now: EpochMs,
     pub(crate) runs: &'a RunTimes,
     pub(crate) reserve_ms: i64,
@@ -105,10 +109,13 @@ impl Seen {
                 seen.add_flow(row, flow, &key, known, beside)?;
             }
             let (Some(head), Some(all)) = (seen.heads.last_mut(), seen.terms.last_mut()) else { continue };
-            if head.lane == Lane::Admitted && row.try_get::<Option<Uuid>, _>(16)? != Some(beside.session) {
-                // The slot of another session is reserved for it: what comes after it is taken out of turn.
-                in_order = false;
-                continue;
+            if head.lane == Lane::Admitted {
+                if seen.reserved == beside.reserved || row.try_get::<Option<Uuid>, _>(16)? != Some(beside.session) {
+                    // The slot of another session is reserved for it: what comes after it is taken out of turn.
+                    in_order = false;
+                    continue;
+                }
+                seen.reserved += 1;
             }
             let (min_useful_ms, losses) = (row.try_get(7)?, row.try_get(24)?);
             let terms = Terms { in_order, min_useful_ms, losses, ..Terms::at(row, 8)? };

@@ -4,51 +4,47 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use sqlx::Row;
-use tidegate_core::admission::tokens_bucket;
+use sqlx::postgres::PgRow;
 use tidegate_core::kind_policy::Effects;
-use tidegate_core::peer::PeerLimits;
-use tidegate_core::settlement::Ending;
 use tidegate_core::{EpochMs, Fence, Kind, TaskId};
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::bell::Topic;
-use crate::changes::{Changes, Leavings, Released, flow_of};
+use crate::changes::{Changes, Released};
 use crate::claim::Claim;
 use crate::claim_room::Line;
 use crate::connection::{Connections, Tx, call};
 use crate::error::StoreError;
 use crate::heart::Heart;
 use crate::ledger::Rings;
-use crate::look::{Aim, Beside, end_looking, looks_beside};
-use crate::permits::end_with_leases;
-use crate::released::{REPORT, REPORT_OF_KNOWN, token_shift};
-use crate::seen::{Terms, claimed_of};
+use crate::look::{Aim, Beside, Claimant, end_looking, looks_beside};
+use crate::settle::Reported;
 use crate::store::{Store, StoreInner};
+use crate::together::{Guest, alike, tell};
 use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, Turn};
 use crate::work_bell::WorkBell;
 
-const RELEASE: &str = include_str!("release.sql");
-const RELEASE_KNOWN: &str = include_str!("release_known.sql");
 const ANY_WORK: &str = "SELECT coalesce((SELECT u.running > $3 FROM tidegate.usage u \
         WHERE u.scope = 5 AND u.key = ($2::uuid)::text ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1), false) \
     OR EXISTS (SELECT FROM tidegate.active_flow a \
         CROSS JOIN LATERAL (SELECT u.queued FROM tidegate.flow_usage u WHERE u.flow_id = a.flow_id ORDER BY u.flow_id DESC, u.generation DESC LIMIT 1) u \
         WHERE a.kind = ANY($1) AND NOT a.parked AND a.lane <> 0 AND u.queued > 0)";
-const HELD: &str = "SELECT tidegate.now_ms() AS now_ms, l.flow_id, l.task_id, l.deadline_ms, l.attempt_timeout_ms, l.tokens, l.usd_micros, l.bytes, \
-    l.deliveries, l.failures, l.max_attempts FROM tidegate.lease l WHERE l.session_id = $1";
+/// How many times longer than its own part a turn has waited for the lock where turns are made together from then on.
+const CONTENDED_FROM: u32 = 3;
 
 /// A worker's session. Dropping it lets its leases run out; [`Session::close`] ends it at once.
 pub struct Session {
     pub(crate) store: Arc<StoreInner>,
     /// Turns have a connection of their own.
-    connections: Connections,
+    pub(crate) connections: Connections,
     /// And so have the permits of calls.
     pub(crate) calls: Connections,
     pub(crate) heart: Heart,
     pub(crate) spec: SessionSpec,
     pub(crate) effects: HashMap<String, Effects>,
+    /// Equal for sessions whose turns may be made together with this one's.
+    pub(crate) alike: Option<i64>,
     state: Mutex<State>,
 }
 
@@ -61,6 +57,7 @@ struct Finish<'a> {
     claim: Claim,
     now: Option<EpochMs>,
     beside: Option<Beside>,
+    guests: Option<Vec<Guest>>,
 }
 
 /// What a turn has settled, and claimed where it has looked.
@@ -75,7 +72,7 @@ struct Done {
 /// What ended while a turn waited for the cell's lock.
 pub(crate) struct Late<'a> {
     ask: Option<&'a (dyn Fn() -> Vec<Report> + Sync)>,
-    told: Vec<Report>,
+    pub(crate) told: Vec<Report>,
 }
 
 impl Late<'_> {
@@ -83,7 +80,7 @@ impl Late<'_> {
         Self { ask: None, told: Vec::new() }
     }
 
-    fn gather(&mut self) {
+    pub(crate) fn gather(&mut self) {
         if let Some(ask) = self.ask {
             self.told.append(&mut ask());
         }
@@ -91,19 +88,23 @@ impl Late<'_> {
 }
 
 /// A lease that this process knows to hold.
-struct Held {
+pub(crate) struct Held {
     kind: Kind,
     suspect: bool,
     /// What it will be when it is taken away; nothing where it was found again.
-    lease: Option<Released>,
+    pub(crate) lease: Option<Released>,
 }
 
 #[derive(Default)]
 pub(crate) struct State {
     /// What this process knows to hold.
-    held: HashMap<(TaskId, Fence), Held>,
+    pub(crate) held: HashMap<(TaskId, Fence), Held>,
     /// A transaction broke while committing, or its records could not be read: there may be leases nobody knows of.
-    unsure: bool,
+    pub(crate) unsure: bool,
+    /// What was asked of whoever makes turns together, while it is not known how that went.
+    pub(crate) posted: Option<Uuid>,
+    /// Whether so many wait for the cell's lock that turns are made together.
+    pub(crate) contended: bool,
     /// The virtual time below which nothing stands in a line, as far as this session knows: what comes into a line stands
     /// no more than [`MAX_BELOW_FLOOR_US`](crate::claim_room::MAX_BELOW_FLOOR_US) below the floor of its class, and
     /// floors only rise.
@@ -137,7 +138,8 @@ impl Store {
         let heart = Heart { connections: Connections::new(self.options(), 1)?, session, lease: spec.lease };
         let effects = spec.kinds.iter().map(|(kind, effects)| (kind.as_str().to_owned(), *effects)).collect();
         let calls = Connections::new(self.options(), 1)?;
-        Ok(Session { store: self.inner(), connections, calls, heart, spec, effects, state: Mutex::default() })
+        let alike = alike(&spec);
+        Ok(Session { store: self.inner(), connections, calls, heart, spec, effects, alike, state: Mutex::default() })
     }
 
     /// Waits until there may be work to claim: the doorbell rang, or `max` is over. The first call after some time
@@ -192,10 +194,26 @@ impl Session {
     }
 
     async fn turn_with(&self, reports: &[Report], want: usize, late: &mut Late<'_>) -> Result<Turn, StoreError> {
-        let mut claimed = if self.state().unsure { self.recover().await? } else { Vec::new() };
-        let want = want.saturating_sub(claimed.len());
+        let mut claimed = Vec::new();
         let mut tries = self.store.tries();
         let turned = loop {
+            if self.state().unsure {
+                match self.recover().await {
+                    Ok(mut found) => claimed.append(&mut found),
+                    Err(error) => break Err(error),
+                }
+            }
+            let want = want.saturating_sub(claimed.len());
+            let together = self.state().contended && !reports.is_empty();
+            if together {
+                match self.turn_together(reports, want, late).await {
+                    Ok(Some(turn)) => break Ok(turn),
+                    Ok(None) => {}
+                    Err(error) => tracing::debug!(%error, "a turn is made by itself"),
+                }
+                self.state().contended = false;
+                continue;
+            }
             match self.try_turn(reports, want, late).await {
                 Err(error) if tries.again(&error) => {}
                 turned => break turned,
@@ -226,29 +244,54 @@ impl Session {
         }
         let began = Instant::now();
         let known = reports.len() + late.told.len();
-        let (mut tx, room) = match want > 0 && !looks_beside(want, known) {
+        let (tx, room) = match want > 0 && !looks_beside(want, known) {
             // What it ends gives room back only when its changes are written: the room is the same before and behind.
             true => self.connections.begin_asking(&self.room(self.held_beside(known))).await?,
             false => (self.connections.begin(true).await?, Vec::new()),
         };
+        let waited = began.elapsed();
         late.gather();
         let want = if want > 0 { want + late.told.len() } else { 0 };
         let reports: Vec<&Report> = reports.iter().chain(&late.told).collect();
-        let aim = self.aim(want, &reports);
+        let turn = self.turn_under(tx, room, began, &reports, want, None).await?;
+        let took = began.elapsed().saturating_sub(waited);
+        self.state().contended = self.alike.is_some() && waited > took * CONTENDED_FROM;
+        Ok(turn)
+    }
+
+    /// The turn itself, in a transaction that holds the cell's row, and with it those of the guests.
+    pub(crate) async fn turn_under(
+        &self,
+        mut tx: Tx,
+        room: Vec<PgRow>,
+        began: Instant,
+        own: &[&Report],
+        want: usize,
+        guests: Option<Vec<Guest>>,
+    ) -> Result<Turn, StoreError> {
+        let with = guests.as_deref().unwrap_or_default();
+        let (reports, workers) = self.all_reports(own, with);
+        let mut aim = self.aim(want, own);
+        aim.reports = reports.len();
+        aim.guests = with.iter().map(|guest| Claimant { session: guest.session, want: guest.want }).collect();
+        aim.suspects &= want > 0;
+        aim.want += aim.guests.iter().map(|guest| guest.want).sum::<usize>();
         let mut settled = vec![Settled::LeaseLost; reports.len()];
-        let Done { mut changes, mut now, claim, beside } = match room.is_empty() && looks_beside(want, reports.len()) {
-            true => self.settle_and_claim(&aim, &reports, &mut settled, &mut tx).await?,
-            false => {
-                let mut done = Done::default();
-                if !reports.is_empty() {
-                    done.now = self.settle(&reports, &mut settled, &mut done.changes, &mut tx).await?;
+        let reported = Reported { reports: &reports, workers: &workers };
+        let Done { mut changes, mut now, claim, beside } =
+            match room.is_empty() && looks_beside(aim.want, reports.len()) {
+                true => self.settle_and_claim(&aim, reported, &mut settled, &mut tx).await?,
+                false => {
+                    let mut done = Done::default();
+                    if !reports.is_empty() {
+                        done.now = self.settle(reported, &mut settled, &mut done.changes, &mut tx).await?;
+                    }
+                    done
                 }
-                done
-            }
-        };
+            };
         let claim = match claim {
             Some(claim) => claim,
-            None if want > 0 => {
+            None if aim.want > 0 => {
                 let room = match room.is_empty() {
                     true => tx.ask(&self.room(aim.held)).await?,
                     false => room,
@@ -259,7 +302,18 @@ impl Session {
             None => Claim::default(),
         };
         now = now.or(claim.now);
-        self.finish(tx, Finish { began, reports: &reports, settled, changes, claim, now, beside }).await
+        self.finish(tx, Finish { began, reports: own, settled, changes, claim, now, beside, guests }).await
+    }
+
+    /// What a turn settles, and who ran each: its own first, then its guests'.
+    fn all_reports<'a>(&'a self, own: &[&'a Report], guests: &'a [Guest]) -> (Vec<&'a Report>, Vec<&'a str>) {
+        let mut reports = own.to_vec();
+        let mut workers = vec![self.spec.worker.as_str(); own.len()];
+        for guest in guests {
+            reports.extend(&guest.reports);
+            workers.resize(reports.len(), &guest.worker);
+        }
+        (reports, workers)
     }
 
     /// A large turn, in two hands: one takes leases away, decides what became of each, and at once writes the records of
@@ -268,7 +322,7 @@ impl Session {
     async fn settle_and_claim(
         &self,
         aim: &Aim,
-        reports: &[&Report],
+        reports: Reported<'_>,
         settled: &mut [Settled],
         tx: &mut Tx,
     ) -> Result<Done, StoreError> {
@@ -299,18 +353,25 @@ impl Session {
 
     /// Writes and commits what a turn has decided.
     async fn finish(&self, mut tx: Tx, turn: Finish<'_>) -> Result<Turn, StoreError> {
-        let Finish { began, reports, settled, changes, mut claim, now, beside } = turn;
+        let Finish { began, reports, mut settled, changes, mut claim, now, beside, guests } = turn;
         let mut claimed = std::mem::take(&mut claim.tasks);
         let leases = std::mem::take(&mut claim.leases);
         let (more, again_in) = (claim.more, claim.again_in);
         let ended = settled.iter().any(|settled| matches!(settled, Settled::Ended(_)));
-        let (Some(now), false) = (now, changes.is_empty()) else {
+        let nothing = now.is_none() || changes.is_empty();
+        if nothing && guests.is_none() {
             tokio::join!(tx.rollback(), end_looking(beside));
             self.let_go(reports);
             return Ok(Turn { settled, claimed: Vec::new(), more, again_in });
-        };
+        }
+        let now = now.unwrap_or_default();
         let written = async {
-            let rings = changes.write(&self.store, &mut tx, now).await?;
+            let rings = match nothing {
+                true => Rings::default(),
+                false => changes.write(&self.store, &mut tx, now).await?,
+            };
+            let of_guests = settled.get(reports.len()..).unwrap_or_default();
+            tell(guests.as_deref().unwrap_or_default(), of_guests, &claim, &mut tx).await?;
             self.state().unsure = true;
             tx.commit().await.map(|()| rings)
         };
@@ -321,8 +382,11 @@ impl Session {
         self.ring(rings, ended, &settled);
         claim.tell();
         metrics::histogram!("tidegate_turn_seconds").record(began.elapsed().as_secs_f64());
-        metrics::histogram!("tidegate_turn_settled_tasks").record(reports.len() as f64);
-        metrics::histogram!("tidegate_turn_claimed_tasks").record(claimed.len() as f64);
+        let started = claimed.len() + claim.of_guests.iter().map(Vec::len).sum::<usize>();
+        metrics::histogram!("tidegate_turn_sessions").record(guests.as_ref().map_or(0, Vec::len) as f64 + 1.0);
+        metrics::histogram!("tidegate_turn_settled_tasks").record(settled.len() as f64);
+        metrics::histogram!("tidegate_turn_claimed_tasks").record(started as f64);
+        settled.truncate(reports.len());
         let claimed = self.runnable(claimed, records).await?;
         self.let_go(reports);
         let mut state = self.state();
@@ -336,12 +400,17 @@ impl Session {
                 held.lease = Some(lease);
             }
         }
-        state.unsure = false;
+        (state.unsure, state.posted) = (false, None);
         Ok(Turn { settled, claimed, more, again_in })
     }
 
+    /// Tasks are held from now on that another has claimed for this session, or that were found again.
+    pub(crate) fn holds(&self, claimed: &[Claimed]) {
+        self.state().held.extend(claimed.iter().map(held_of));
+    }
+
     /// What was reported is held no more, whatever became of it.
-    fn let_go(&self, reports: &[&Report]) {
+    pub(crate) fn let_go(&self, reports: &[&Report]) {
         let mut state = self.state();
         for report in reports {
             state.held.remove(&(report.id, report.fence));
@@ -380,7 +449,7 @@ impl Session {
 
     /// How many tasks it holds beside so many that are reported: those may be settled already, by a turn whose end was not
     /// seen.
-    fn held_beside(&self, reports: usize) -> usize {
+    pub(crate) fn held_beside(&self, reports: usize) -> usize {
         self.state().held.len().saturating_sub(reports)
     }
 
@@ -389,7 +458,8 @@ impl Session {
         let of_kinds = self.left_of_kinds(reports);
         let full = of_kinds.iter().filter(|(_, left)| *left <= 0).map(|(kind, _)| kind.clone()).collect();
         let held = self.held_beside(reports.len());
-        Aim { want, reports: reports.len(), held, of_kinds, full, suspects: self.may_take_suspect(reports) }
+        let suspects = self.may_take_suspect(reports);
+        Aim { want, guests: Vec::new(), reports: reports.len(), held, of_kinds, full, suspects }
     }
 
     /// How many more tasks of the kinds that this worker limits it may run, once these have ended.
@@ -419,113 +489,6 @@ impl Session {
         self.spec.kinds.iter().map(|(kind, _)| kind.as_str().to_owned()).collect()
     }
 
-    /// Takes the leases of the reports away and decides what becomes of each task.
-    async fn settle(
-        &self,
-        reports: &[&Report],
-        settled: &mut [Settled],
-        changes: &mut Changes,
-        tx: &mut Tx,
-    ) -> Result<Option<EpochMs>, StoreError> {
-        let ids: Vec<Uuid> = reports.iter().map(|report| report.id.0).collect();
-        let fences: Vec<i32> = reports.iter().map(|report| i32::try_from(report.fence.0).unwrap_or(-1)).collect();
-        let known = self.known(reports);
-        let (sql, report) = if known.is_some() { (RELEASE_KNOWN, REPORT_OF_KNOWN) } else { (RELEASE, REPORT) };
-        let rows = tx.call(|conn| sqlx::query(sql).bind(ids).bind(fences).fetch_all(conn)).await?;
-        let now: Option<EpochMs> = rows.first().map(|row| row.try_get(0)).transpose()?;
-        let Some(at) = now else { return Ok(None) };
-        let mut gone = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let n = (row.try_get::<i64, _>(report)? - 1) as usize;
-            let released = match &known {
-                Some(known) => known[n].clone().told(row)?,
-                None => Released::from_row(row)?,
-            };
-            gone.push((n, released));
-        }
-        let flows = self.store.directory.describe(tx, gone.iter().map(|(_, released)| released.flow)).await?;
-        let policy = self.store.policy();
-        let budgets = self.retry_budgets(reports, &gone, &flows, tx).await?;
-        let mut permits = Vec::new();
-        for (n, mut released) in gone {
-            let report = &reports[n];
-            permits.extend(released.permit_owner());
-            let key = flow_of(&flows, released.flow)?;
-            released.running.may_retry = budgets.has_token(&key, changes.ledger());
-            changes.correct(&released, &key, policy.tenant(&key.tenant).weight, at);
-            self.store.runs.charge(&key.tenant, &key.kind, at - released.started());
-            let leavings = Leavings { result: report.result.clone(), error: report.error.clone(), usage: report.usage };
-            let random = rand::random_range(0.0..1.0);
-            if matches!(report.ending, Ending::Completed) {
-                self.store.runs.record(&key.kind, at - released.started());
-            }
-            let estimated = released.tokens();
-            settled[n] = changes.settle(
-                released,
-                &key,
-                report.ending,
-                leavings,
-                Some(&self.spec.worker),
-                report.backoff,
-                at,
-                random,
-            );
-            if let Some(usage) = report.usage {
-                // The estimate was taken at the door, once: it is given back with the last attempt, not with each.
-                let taken = matches!(settled[n], Settled::Ended(_)).then_some(estimated).unwrap_or(0);
-                let shift = token_shift(tokens_bucket(policy.tenant(&key.tenant)), taken, usage.tokens);
-                changes.reconcile(&key.tenant, shift);
-                // A peer is sent what the attempt is expected to use, each time.
-                let bucket = policy.peer(&key.peer).and_then(PeerLimits::tokens);
-                changes.served().draw_peer(&key.peer, 0, token_shift(bucket, estimated, usage.tokens));
-            }
-        }
-        end_with_leases(permits, changes, tx).await?;
-        Ok(now)
-    }
-
-    /// The leases of these reports, where all of them are remembered.
-    fn known(&self, reports: &[&Report]) -> Option<Vec<Released>> {
-        let state = self.state();
-        let lease = |report: &&Report| state.held.get(&(report.id, report.fence))?.lease.clone();
-        reports.iter().map(lease).collect()
-    }
-
-    /// Finds leases of this session that nobody here knows of, after a commit whose end was not seen.
-    async fn recover(&self) -> Result<Vec<Claimed>, StoreError> {
-        let mut tx = self.connections.begin(true).await?;
-        let rows = tx.call(|conn| sqlx::query(HELD).bind(self.heart.session).fetch_all(conn)).await?;
-        let mut flow_ids = Vec::new();
-        for row in &rows {
-            flow_ids.push(row.try_get::<i64, _>(1)?);
-        }
-        let flows = self.store.directory.describe(&mut tx, flow_ids.into_iter()).await?;
-        tx.rollback().await;
-        let mut found = Vec::new();
-        for row in &rows {
-            let (id, terms) = (TaskId(row.try_get(2)?), Terms::at(row, 3)?);
-            if !self.state().held.contains_key(&(id, Fence(i64::from(terms.deliveries)))) {
-                let key = flow_of(&flows, row.try_get(1)?)?;
-                found.push(claimed_of(&terms, id, &key, terms.deliveries, row.try_get(0)?)?);
-            }
-        }
-        let records = self.fill(&mut found).await;
-        let found = self.runnable(found, records).await?;
-        let mut state = self.state();
-        state.held.extend(found.iter().map(held_of));
-        state.unsure = false;
-        Ok(found)
-    }
-
-    fn forget(&self, claimed: Vec<Claimed>, error: StoreError) -> StoreError {
-        let mut state = self.state();
-        for task in &claimed {
-            state.held.remove(&(task.id, task.fence));
-        }
-        state.unsure = true;
-        error
-    }
-
     pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -547,6 +510,6 @@ impl Session {
     }
 }
 
-fn held_of(task: &Claimed) -> ((TaskId, Fence), Held) {
+pub(crate) fn held_of(task: &Claimed) -> ((TaskId, Fence), Held) {
     ((task.id, task.fence), Held { kind: task.kind.clone(), suspect: task.suspect, lease: None })
 }

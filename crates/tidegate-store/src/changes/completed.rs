@@ -30,8 +30,7 @@ impl End {
 
 /// Whether the form with fewer columns can say all of it.
 fn all_plain(ends: &[End]) -> bool {
-    let worker = ends.first().map(|end| &end.worker);
-    ends.iter().all(|end| end.is_plain() && Some(&end.worker) == worker)
+    ends.iter().all(End::is_plain)
 }
 
 /// Binds the parameters of the ends, but when it was.
@@ -52,7 +51,7 @@ fn bind_ends(query: PgQuery, ends: &[End]) -> PgQuery {
         .bind(end!(|e| attempt(e).3))
         .bind(end!(|e| usage(e, |usage| usage.tokens)))
         .bind(end!(|e| usage(e, |usage| usage.usd_micros)))
-        .bind(ends.first().and_then(|end| end.worker.as_deref()))
+        .bind(end!(|e| e.worker.as_deref()))
 }
 
 /// Ends that are written before everything else of their turn.
@@ -97,7 +96,7 @@ impl Changes {
             .bind(start!(|s| s.place.flow))
             .bind(start!(|s| s.place.rank))
             .bind(start!(|s| s.effects.code()))
-            .bind(self.session)
+            .bind(start!(|s| s.session))
             .bind(start!(|s| s.charged_ms))
             .bind(start!(|s| s.charged_in.code()))
     }

@@ -30,6 +30,7 @@ mod reading;
 mod refilled;
 mod snapshots;
 mod sweeping;
+mod together;
 mod workers;
 
 use std::time::{Duration, Instant};
