@@ -21,7 +21,7 @@ use crate::ledger::Rings;
 use crate::look::{Aim, Beside, Claimant, end_looking, looks_beside};
 use crate::settle::Reported;
 use crate::store::{Store, StoreInner};
-use crate::together::{Guest, alike, tell};
+use crate::together::{Contended, Guest, alike, tell};
 use crate::types::{Claimed, Report, SessionId, SessionSpec, Settled, Turn};
 use crate::work_bell::WorkBell;
 
@@ -104,7 +104,7 @@ pub(crate) struct State {
     /// What was asked of whoever makes turns together, while it is not known how that went.
     pub(crate) posted: Option<Uuid>,
     /// Whether so many wait for the cell's lock that turns are made together.
-    pub(crate) contended: bool,
+    pub(crate) contended: Contended,
     /// The virtual time below which nothing stands in a line, as far as this session knows: what comes into a line stands
     /// no more than [`MAX_BELOW_FLOOR_US`](crate::claim_room::MAX_BELOW_FLOOR_US) below the floor of its class, and
     /// floors only rise.
@@ -204,14 +204,14 @@ impl Session {
                 }
             }
             let want = want.saturating_sub(claimed.len());
-            let together = self.state().contended && !reports.is_empty();
+            let together = self.state().contended.asks && !reports.is_empty();
             if together {
                 match self.turn_together(reports, want, late).await {
                     Ok(Some(turn)) => break Ok(turn),
                     Ok(None) => {}
                     Err(error) => tracing::debug!(%error, "a turn is made by itself"),
                 }
-                self.state().contended = false;
+                self.state().contended.asks = false;
                 continue;
             }
             match self.try_turn(reports, want, late).await {
@@ -255,7 +255,9 @@ impl Session {
         let reports: Vec<&Report> = reports.iter().chain(&late.told).collect();
         let turn = self.turn_under(tx, room, began, &reports, want, None).await?;
         let took = began.elapsed().saturating_sub(waited);
-        self.state().contended = self.alike.is_some() && waited > took * CONTENDED_FROM;
+        if self.alike.is_some() {
+            self.state().contended.waited(waited > took * CONTENDED_FROM);
+        }
         Ok(turn)
     }
 

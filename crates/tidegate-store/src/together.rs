@@ -62,6 +62,8 @@ const MOST_OF_ONE: usize = 100;
 const MOST_BYTES: usize = 16 * 1_024;
 /// How old a request may be: whoever asked has given up by then, or is dead.
 const FRESH_MS: i64 = 1_000;
+/// From the so manyth time on that a session was alone, it asks again as seldom: every sixteenth time.
+const MAX_ALONE: u32 = 4;
 /// How long somebody waits for others before it goes by itself.
 const MAX_WAIT: Duration = Duration::from_millis(500);
 
@@ -74,6 +76,31 @@ pub(crate) struct Guest {
     /// Whether slots of it are reserved.
     reserved: bool,
     pub(crate) reports: Vec<Report>,
+}
+
+/// Whether a session asks others to make its turns.
+#[derive(Debug, Default)]
+pub(crate) struct Contended {
+    pub(crate) asks: bool,
+    /// How many of its turns that waited long are made by itself all the same: it asked, and was alone. Whoever it waits for
+    /// then is not another session.
+    alone: u32,
+    skips: u32,
+}
+
+impl Contended {
+    /// A turn that was made by itself waited long, or did not.
+    pub(crate) fn waited(&mut self, long: bool) {
+        self.asks = long && self.skips == 0;
+        self.skips = self.skips.saturating_sub(long.into());
+    }
+
+    /// A turn was made that others might have joined.
+    fn led(&mut self, alone: bool) {
+        self.asks = !alone;
+        self.alone = if alone { (self.alone + 1).min(MAX_ALONE) } else { 0 };
+        self.skips = (1 << self.alone) - 1;
+    }
 }
 
 /// What a session waits for.
@@ -202,7 +229,7 @@ impl Session {
         let own: Vec<&Report> = reports.iter().chain(&late.told).collect();
         let alone = guests.is_empty();
         let turn = self.turn_under(tx, Vec::new(), began, &own, want, Some(guests)).await?;
-        self.state().contended = !alone;
+        self.state().contended.led(alone);
         Ok(turn)
     }
 
@@ -245,7 +272,7 @@ impl Session {
         self.holds(&claimed);
         self.posts(None);
         // Only a turn of its own fills slots that are reserved.
-        self.state().contended = !reserved;
+        self.state().contended.asks = !reserved;
         Ok(Turn { settled, claimed, more, again_in })
     }
 
@@ -398,6 +425,29 @@ mod tests {
         for bad in ["", "completed", "returned:", "returned:COMPLETED", "LEASE_LOST"] {
             assert!(settled_of(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn whoever_asks_and_is_alone_asks_ever_more_seldom() {
+        let mut contended = Contended::default();
+        let asked: Vec<usize> = (0..60)
+            .filter(|_| {
+                let asks = contended.asks;
+                if asks {
+                    contended.led(true)
+                } else {
+                    contended.waited(true)
+                }
+                asks
+            })
+            .collect();
+        assert_eq!(asked, [1, 4, 9, 18, 35, 52]);
+        contended.led(false);
+        assert!(contended.asks && contended.skips == 0);
+        contended.waited(false);
+        assert!(!contended.asks);
+        contended.waited(true);
+        assert!(contended.asks);
     }
 
     #[test]
