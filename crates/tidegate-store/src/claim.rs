@@ -97,7 +97,8 @@ impl Claiming<'_> {
             return Err(StoreError::SessionLost);
         }
         if first.try_get::<bool, _>(2)? {
-            return Ok(Claim { now: Some(now), ..Claim::default() });
+            // Its guests ask again, and somebody else claims for them.
+            return Ok(Claim { now: Some(now), more: !self.aim.guests.is_empty(), ..Claim::default() });
         }
         let mut flow_ids = Vec::new();
         for row in rows {

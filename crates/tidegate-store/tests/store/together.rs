@@ -268,6 +268,27 @@ async fn a_session_that_is_to_leave_is_settled_for_and_given_nothing() {
 }
 
 #[tokio::test]
+async fn whom_one_that_is_to_leave_settles_for_asks_again() {
+    let cell = Cell::new().await;
+    let sessions = contended(&cell, 2, 3).await;
+    let holder = hold(&cell).await;
+    let first = hand_in(&cell, &sessions[0], Ending::Completed, 3).await;
+    let second = hand_in(&cell, &sessions[1], Ending::Completed, 3).await;
+    let leaving = format!("UPDATE tidegate.session SET draining = true WHERE id = '{}'", sessions[0].0.id().0);
+    cell.db.connect().await.execute(AssertSqlSafe(leaving)).await.unwrap();
+    let_go(holder).await;
+    for turn in [first, second] {
+        let turn = turn.await.unwrap().unwrap();
+        assert_eq!((turn.settled, turn.claimed.len()), (vec![Settled::Ended(Status::Completed); 3], 0));
+        assert!(turn.more);
+    }
+    assert_eq!(sessions[1].0.turn(&[], 3).await.unwrap().claimed.len(), 3);
+    let last = sessions[0].0.turn(&[], 3).await.unwrap();
+    assert_eq!((last.claimed.len(), last.more), (0, false));
+    cell.assert_sound().await;
+}
+
+#[tokio::test]
 async fn nothing_is_claimed_for_the_dead_or_for_those_who_gave_up() {
     let cell = Cell::new().await;
     let sessions = contended(&cell, 3, 3).await;
@@ -290,6 +311,7 @@ async fn nothing_is_claimed_for_the_dead_or_for_those_who_gave_up() {
     // It goes by itself in the end.
     let third = third.await.unwrap().unwrap();
     assert_eq!((third.settled, third.claimed.len()), (vec![Settled::Ended(Status::Completed); 3], 3));
+    assert_eq!(count(&mut conn, LED).await, 3, "neither was served by the first");
     assert_eq!(count(&mut conn, LEFT).await, 0);
     cell.store.reap_lost(true).await.unwrap();
     cell.assert_sound().await;
