@@ -226,7 +226,11 @@ enum Full {
 
 impl ClaimRoom {
     fn check(&self, flow: &FlowHead, task: &Waiting, now: EpochMs) -> Result<Draw, Full> {
+        let kind_is_full = flow.kind.is_some_and(|n| self.kinds[n] <= 0);
         if flow.lane == Lane::Admitted {
+            if kind_is_full {
+                return Err(Full::Passing);
+            }
             // Its slot is taken already; what its peer may be sent in a minute is not.
             return match flow.peer.map(|n| PeerRoom { left: 1, ..self.peers[n].clone() }.draw(now, task.tokens)) {
                 Some(Err(wait)) => Err(Full::Peer(wait)),
@@ -238,7 +242,6 @@ impl ClaimRoom {
         if tenant.left <= 0 || tenant.left_of_class[flow.class as usize] <= 0 {
             return Err(Full::Tenant);
         }
-        let kind_is_full = flow.kind.is_some_and(|n| self.kinds[n] <= 0);
         let suspect = flow.lane == Lane::Suspect && self.suspects <= 0;
         if kind_is_full || suspect || self.caps.room(&self.running, flow.class) <= 0 {
             return Err(Full::Passing);

@@ -18,7 +18,7 @@ wanted AS MATERIALIZED (
         WHERE u.scope = w.scope AND u.key = w.key ORDER BY u.scope DESC, u.key DESC, u.generation DESC LIMIT 1
     ) u
 ), live AS MATERIALIZED (
-    SELECT s.id, s.kinds, s.slots
+    SELECT s.id, s.kinds, s.slots, coalesce(s.reservable, s.kinds) AS reservable
     FROM tidegate.heartbeat h JOIN tidegate.session s ON s.id = h.session_id
     WHERE h.expires_ms > (SELECT now_ms FROM n) AND NOT s.draining
 )
@@ -42,7 +42,7 @@ FROM (
 GROUP BY d.flow_id
 UNION ALL
 (
-    SELECT 6::smallint, NULL, NULL, l.id, NULL, l.kinds, ARRAY[l.slots - u.running]::bigint[]
+    SELECT 6::smallint, NULL, NULL, l.id, NULL, l.reservable, ARRAY[l.slots - u.running]::bigint[]
     FROM live l
     CROSS JOIN LATERAL (
         SELECT u.running FROM tidegate.usage u

@@ -120,8 +120,12 @@ impl Store {
     pub async fn open_session(&self, spec: SessionSpec) -> Result<Session, StoreError> {
         let session = Uuid::now_v7();
         let kinds: Vec<String> = spec.kinds.iter().map(|(kind, _)| kind.as_str().to_owned()).collect();
-        let open = "WITH n AS MATERIALIZED (SELECT tidegate.now_ms() AS now_ms), s AS (INSERT INTO tidegate.session (id, worker, kinds, slots, lease_ms, started_ms) \
-            SELECT $1, $2, $3, $4, $5, now_ms FROM n) \
+        // The door does not count what a session runs of a kind: it reserves no slot where that is limited.
+        let limited = |kind: &Kind| spec.at_once.get(kind).is_some_and(|most| *most < spec.slots);
+        let reservable = spec.kinds.iter().filter(|(kind, _)| !limited(kind));
+        let reservable: Vec<String> = reservable.map(|(kind, _)| kind.as_str().to_owned()).collect();
+        let open = "WITH n AS MATERIALIZED (SELECT tidegate.now_ms() AS now_ms), s AS (INSERT INTO tidegate.session (id, worker, kinds, slots, lease_ms, reservable, started_ms) \
+            SELECT $1, $2, $3, $4, $5, $6, now_ms FROM n) \
             , u AS (INSERT INTO tidegate.usage (scope, key) VALUES (5, $1::text)) \
             INSERT INTO tidegate.heartbeat (session_id, expires_ms) SELECT $1, now_ms + $5 FROM n";
         let connections = Connections::new(self.options(), 1)?;
@@ -132,7 +136,8 @@ impl Store {
             .bind(spec.worker.clone())
             .bind(kinds)
             .bind(spec.slots as i32)
-            .bind(lease_ms);
+            .bind(lease_ms)
+            .bind(reservable);
         call(connections.call_timeout(), query.execute(&mut *conn)).await?;
         conn.release();
         let heart = Heart { connections: Connections::new(self.options(), 1)?, session, lease: spec.lease };

@@ -130,6 +130,11 @@ fn a_worker_takes_no_more_of_a_kind_than_it_runs_at_once() {
     few.kind = Some(0);
     let flows = [few, flow(Class::Standard, &[4])];
     assert_eq!(started(&choose(&flows, ClaimRoom { kinds: vec![2], ..room() }, 9, NOW)), [(0, 0), (0, 1), (1, 0)]);
+    // Nor where its slots are reserved for them.
+    let mut reserved = flow(Class::Standard, &[1, 2, 3]);
+    (reserved.kind, reserved.lane) = (Some(0), Lane::Admitted);
+    let flows = [reserved, flow(Class::Standard, &[4])];
+    assert_eq!(started(&choose(&flows, ClaimRoom { kinds: vec![2], ..room() }, 9, NOW)), [(0, 0), (0, 1), (1, 0)]);
 }
 
 #[test]

@@ -325,3 +325,33 @@ async fn a_task_whose_deadline_passes_on_a_reserved_slot_expires_and_gives_it_ba
     assert_eq!(cell.claim_all(&session, 1).await.len(), 1);
     cell.assert_sound().await;
 }
+
+#[tokio::test]
+async fn no_slot_is_reserved_for_a_kind_of_which_the_worker_runs_only_so_many() {
+    let cell = Cell::new().await;
+    let spec = |worker: &str, most: u32| SessionSpec {
+        worker: worker.into(),
+        kinds: vec![(kind("tool"), Default::default()), (kind("echo"), Default::default())],
+        at_once: [(kind("tool"), most)].into(),
+        slots: 8,
+        lease: Duration::from_secs(15),
+        settle_reserve: Duration::from_millis(50),
+    };
+    let few = cell.store.open_session(spec("few", 2)).await.unwrap();
+    let mut standing = Vec::new();
+    for name in ["tool", "tool", "tool", "tool", "echo"] {
+        let id = cell.add(cell.of_kind(name)).await;
+        standing.push(cell.status(id).await.0);
+    }
+    assert_eq!(standing[..4], [Status::Queued; 4]);
+    assert_eq!(standing[4], Status::Admitted, "of other kinds it takes as many as it has slots");
+    let claimed = few.turn(&[], 8).await.unwrap().claimed;
+    assert_eq!(claimed.iter().filter(|task| task.kind == kind("tool")).count(), 2);
+    assert_eq!(claimed.len(), 3);
+    // A limit that is none, and a session of a program that says nothing of it.
+    let many = cell.store.open_session(spec("many", 8)).await.unwrap();
+    many.turn(&[], 2).await.unwrap();
+    let id = cell.add(cell.of_kind("tool")).await;
+    assert_eq!(cell.status(id).await.0, Status::Admitted);
+    cell.assert_sound().await;
+}
