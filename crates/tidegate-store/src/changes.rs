@@ -299,8 +299,8 @@ impl Changes {
         self.ends.push(end);
     }
 
-    /// A task starts; `in_order` where nothing waits before it in its flow any more. One
-    /// whose slot was reserved takes the slot that is counted already.
+    /// A task starts; `in_order` where nothing waits before it in its flow any more. One whose slot was reserved takes the
+    /// slot that is counted already.
     pub(crate) fn start(&mut self, begin: Begin, key: &FlowKey, holding: Holding, in_order: bool) {
         let place = begin.place;
         let from = if place.reserved.is_some() { Status::Admitted } else { Status::Queued };

@@ -37,12 +37,14 @@ fn query(claimed: &[Claimed]) -> PgQuery {
     }
 }
 
-fn fill(task: &mut Claimed, row: &PgRow) -> Result<(), sqlx::Error> {
-    task.payload = row.try_get(1)?;
-    task.traceparent = row.try_get(2)?;
-    task.depth = row.try_get::<i32, _>(3)? as u32;
-    task.fanout = row.try_get::<i32, _>(4)? as u32;
-    task.estimated = Cost { tokens: row.try_get::<i64, _>(5)? as u64, usd_micros: row.try_get::<i64, _>(6)? as u64 };
+/// Fills a claimed task in from its record: six columns next to each other, from this one on.
+pub(crate) fn fill(task: &mut Claimed, row: &PgRow, first: usize) -> Result<(), sqlx::Error> {
+    task.payload = row.try_get(first)?;
+    task.traceparent = row.try_get(first + 1)?;
+    task.depth = row.try_get::<i32, _>(first + 2)? as u32;
+    task.fanout = row.try_get::<i32, _>(first + 3)? as u32;
+    let cost = |column| row.try_get::<i64, _>(column).map(|value| value as u64);
+    task.estimated = Cost { tokens: cost(first + 4)?, usd_micros: cost(first + 5)? };
     Ok(())
 }
 
@@ -61,7 +63,8 @@ impl Session {
         for row in rows {
             records.insert(row.try_get(0)?, row);
         }
-        let found = claimed.iter_mut().map(|task| records.get(&task.id.0).is_some_and(|row| fill(task, row).is_ok()));
+        let found =
+            claimed.iter_mut().map(|task| records.get(&task.id.0).is_some_and(|row| fill(task, row, 1).is_ok()));
         Ok(found.collect())
     }
 

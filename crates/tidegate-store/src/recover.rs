@@ -6,7 +6,7 @@ use tidegate_core::{Fence, TaskId};
 use crate::changes::flow_of;
 use crate::error::StoreError;
 use crate::seen::{Terms, claimed_of};
-use crate::session::{Session, held_of};
+use crate::session::Session;
 use crate::types::Claimed;
 
 const HELD: &str = "SELECT tidegate.now_ms() AS now_ms, l.flow_id, l.task_id, l.deadline_ms, l.attempt_timeout_ms, l.tokens, l.usd_micros, l.bytes, \
@@ -34,9 +34,8 @@ impl Session {
         }
         let records = self.fill(&mut found).await;
         let found = self.runnable(found, records).await?;
-        let mut state = self.state();
-        state.held.extend(found.iter().map(held_of));
-        (state.unsure, state.posted) = (false, None);
+        self.holds(&found);
+        self.posts(None);
         Ok(found)
     }
 

@@ -281,7 +281,6 @@ impl Session {
         let mut aim = self.aim(want, own);
         aim.reports = reports.len();
         aim.guests = with.iter().map(|guest| Claimant { session: guest.session, want: guest.want }).collect();
-        aim.suspects &= want > 0;
         aim.want += aim.guests.iter().map(|guest| guest.want).sum::<usize>();
         let mut settled = vec![Settled::LeaseLost; reports.len()];
         let reported = Reported { reports: &reports, workers: &workers };
@@ -517,6 +516,6 @@ impl Session {
     }
 }
 
-pub(crate) fn held_of(task: &Claimed) -> ((TaskId, Fence), Held) {
+fn held_of(task: &Claimed) -> ((TaskId, Fence), Held) {
     ((task.id, task.fence), Held { kind: task.kind.clone(), suspect: task.suspect, lease: None })
 }

@@ -18,10 +18,11 @@ use crate::claim::Claim;
 use crate::connection::{LOCK, Tx};
 use crate::error::StoreError;
 use crate::question::{Opening, Question, Value};
+use crate::records::fill;
 use crate::seen::{Terms, claimed_of};
 use crate::session::{Late, Session};
 use crate::store::Store;
-use crate::types::{Claimed, Report, SessionSpec, Settled, Turn};
+use crate::types::{Report, SessionSpec, Settled, Turn};
 
 const POST: Opening = Opening { name: "tidegate_turn_post", sql: include_str!("turn_post.sql") };
 const COLLECT: Opening = Opening { name: "tidegate_turn_collect", sql: include_str!("turn_collect.sql") };
@@ -259,7 +260,7 @@ impl Session {
             let Some(flow) = row.try_get::<Option<i64>, _>(4)? else { continue };
             let (id, terms) = (TaskId(row.try_get(5)?), Terms::at(row, 6)?);
             let mut task = claimed_of(&terms, id, &*flow_of(&flows, flow)?, terms.deliveries, now)?;
-            found.push(row.try_get::<Option<Uuid>, _>("record")?.is_some() && fill(&mut task, row).is_ok());
+            found.push(row.try_get::<Option<Uuid>, _>(14)?.is_some() && fill(&mut task, row, 15).is_ok());
             claimed.push(task);
         }
         // What was made stands already; only the answer is taken away with this.
@@ -277,7 +278,7 @@ impl Session {
     }
 
     /// Remembers what is asked of others, and that there may be leases nobody knows of; or that it is known how it went.
-    fn posts(&self, id: Option<Uuid>) {
+    pub(crate) fn posts(&self, id: Option<Uuid>) {
         let mut state = self.state();
         state.posted = id;
         state.unsure = id.is_some();
@@ -366,16 +367,6 @@ fn guest(row: &PgRow) -> Result<Guest, StoreError> {
         want: usize::try_from(want).unwrap_or(0),
         reports: reports.collect(),
     })
-}
-
-fn fill(task: &mut Claimed, row: &PgRow) -> Result<(), sqlx::Error> {
-    task.payload = row.try_get("payload")?;
-    task.traceparent = row.try_get("traceparent")?;
-    task.depth = row.try_get::<i32, _>("depth")? as u32;
-    task.fanout = row.try_get::<i32, _>("fanout")? as u32;
-    let cost = |name| row.try_get::<i64, _>(name).map(|value| value as u64);
-    task.estimated = Cost { tokens: cost("estimated_tokens")?, usd_micros: cost("estimated_usd_micros")? };
-    Ok(())
 }
 
 /// How an answer spells what became of a report.

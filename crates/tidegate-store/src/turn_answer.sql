@@ -3,8 +3,8 @@ WITH answer AS MATERIALIZED (
     DELETE FROM tidegate.turn_answer WHERE id = $1::uuid RETURNING settled, claimed, more, reserved, again_in_ms
 )
 SELECT a.settled, a.more, a.again_in_ms, (SELECT tidegate.now_ms()) AS now_ms, l.flow_id, l.task_id, l.deadline_ms, l.attempt_timeout_ms,
-    l.tokens, l.usd_micros, l.bytes, l.deliveries, l.failures, l.max_attempts, t.id AS record, t.payload, t.traceparent, t.depth, t.fanout,
-    t.tokens AS estimated_tokens, t.usd_micros AS estimated_usd_micros, a.reserved
+    l.tokens, l.usd_micros, l.bytes, l.deliveries, l.failures, l.max_attempts, t.id, t.payload, t.traceparent, t.depth, t.fanout,
+    t.tokens, t.usd_micros, a.reserved
 FROM answer a
 LEFT JOIN LATERAL (
     SELECT l.* FROM unnest(a.claimed) AS c(id)

@@ -11,7 +11,7 @@ use crate::{Cell, FAILED, kind, report, tenant};
 
 impl Cell {
     /// The worker is gone: what it held is settled as lost, and waits again or has ended.
-    async fn crash(&self, session: Session, held: usize) {
+    pub(crate) async fn crash(&self, session: Session, held: usize) {
         session.close().await.unwrap();
         tidegate_testkit::poll_until(Duration::from_secs(20), "the leases to be reaped", async || {
             (self.store.reap_lost(true).await.unwrap() == held).then_some(())

@@ -7,12 +7,13 @@ use std::time::Duration;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Executor};
 use tidegate_core::settlement::Ending;
+use tidegate_core::submission::{Cost, Submission};
 use tidegate_core::{Reason, Status, TaskId};
 use tidegate_store::{Claimed, Report, Session, SessionSpec, Settled, StoreError, Turn};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::{Cell, FAILED, kind, report};
+use crate::{Cell, FAILED, kind, priority, report};
 
 /// What is left to claim for sessions that claim and settle until nothing is.
 #[derive(Default)]
@@ -145,13 +146,34 @@ async fn let_go(mut holder: PgConnection) {
     holder.execute("COMMIT").await.unwrap();
 }
 
+fn spec(worker: &str, kinds: &[&str]) -> SessionSpec {
+    SessionSpec {
+        worker: worker.into(),
+        kinds: kinds.iter().map(|name| (kind(name), Default::default())).collect(),
+        at_once: Default::default(),
+        slots: 8,
+        lease: Duration::from_secs(15),
+        settle_reserve: Duration::from_millis(50),
+    }
+}
+
+/// What must come through a request as it is, whatever a statement thinks of its characters.
+const RESULT: &str = r#"{"a":"it''s \\ \" {\"x\",NULL} $1 \u001f \n é𝄞","b":[]}"#;
+
+/// What a handler that completed hands in.
+fn completed(task: &Claimed, ending: Ending) -> Report {
+    let report = report(task, ending);
+    let usage = Some(Cost { tokens: 7, usd_micros: 11 });
+    Report { result: report.result.is_some().then(|| RESULT.to_owned()), usage, ..report }
+}
+
 /// Sessions that hold so many tasks each, and have waited for the lock so long that they make turns together from now on.
 async fn contended(cell: &Cell, sessions: usize, tasks: usize) -> Vec<(Arc<Session>, Vec<Claimed>)> {
     // Nobody is there yet for whom a slot could be reserved.
     fill(cell, 100).await;
     let mut all = Vec::new();
-    for _ in 0..sessions {
-        all.push(Arc::new(cell.session(8).await));
+    for n in 0..sessions {
+        all.push(Arc::new(cell.store.open_session(spec(&format!("worker {n}"), &["echo"])).await.unwrap()));
     }
     busy(cell, all, tasks).await
 }
@@ -187,7 +209,7 @@ async fn hand_in(
     let mut conn = cell.db.connect().await;
     let waiting = "count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
     let before = count(&mut conn, waiting).await;
-    let (session, reports) = (session.clone(), claimed.iter().map(|task| report(task, ending)).collect::<Vec<_>>());
+    let (session, reports) = (session.clone(), claimed.iter().map(|task| completed(task, ending)).collect::<Vec<_>>());
     let turn = tokio::spawn(async move { session.turn(&reports, want).await });
     let waits = async {
         while count(&mut conn, waiting).await <= before {
@@ -221,8 +243,15 @@ async fn a_turn_that_another_made_brings_what_its_own_would_have_brought() {
     ids.sort();
     ids.dedup();
     assert_eq!(ids.len(), 7, "each task went to one of them");
-    // They are those that had waited longest, and whoever was served can settle them by itself.
     let mut conn = cell.db.connect().await;
+    for n in 0..2 {
+        let kept = format!(
+            "count(*) FROM tidegate.task WHERE worker = 'worker {n}' AND result = $result${RESULT}$result$ \
+            AND actual_tokens = 7 AND actual_usd_micros = 11 AND status = 'COMPLETED'"
+        );
+        assert_eq!(count(&mut conn, &kept).await, 3, "what worker {n} handed in");
+    }
+    // Whoever was served can settle what it got by itself.
     assert_eq!(count(&mut conn, LED).await, 1);
     assert_eq!(count(&mut conn, LEFT).await, 0);
     for ((session, _), turn) in sessions.iter().zip([first, second]) {
@@ -250,38 +279,36 @@ async fn what_cannot_be_said_in_a_request_is_settled_by_its_own_session() {
     cell.assert_sound().await;
 }
 
+/// Two sessions hand in what they hold, the first leads, and one of them was told to leave meanwhile.
+async fn one_leaves(cell: &Cell, leaves: usize) -> (Vec<(Arc<Session>, Vec<Claimed>)>, [Turn; 2]) {
+    let sessions = contended(cell, 2, 3).await;
+    let holder = hold(cell).await;
+    let first = hand_in(cell, &sessions[0], Ending::Completed, 3).await;
+    let second = hand_in(cell, &sessions[1], Ending::Completed, 3).await;
+    let leaving = format!("UPDATE tidegate.session SET draining = true WHERE id = '{}'", sessions[leaves].0.id().0);
+    cell.db.connect().await.execute(AssertSqlSafe(leaving)).await.unwrap();
+    let_go(holder).await;
+    let turns = [first.await.unwrap().unwrap(), second.await.unwrap().unwrap()];
+    for turn in &turns {
+        assert_eq!(turn.settled, vec![Settled::Ended(Status::Completed); 3]);
+    }
+    (sessions, turns)
+}
+
 #[tokio::test]
 async fn a_session_that_is_to_leave_is_settled_for_and_given_nothing() {
     let cell = Cell::new().await;
-    let sessions = contended(&cell, 2, 3).await;
-    let holder = hold(&cell).await;
-    let first = hand_in(&cell, &sessions[0], Ending::Completed, 3).await;
-    let second = hand_in(&cell, &sessions[1], Ending::Completed, 3).await;
-    let leaving = format!("UPDATE tidegate.session SET draining = true WHERE id = '{}'", sessions[1].0.id().0);
-    cell.db.connect().await.execute(AssertSqlSafe(leaving)).await.unwrap();
-    let_go(holder).await;
-    assert_eq!(first.await.unwrap().unwrap().claimed.len(), 3);
-    let second = second.await.unwrap().unwrap();
-    assert_eq!((second.settled.len(), second.claimed.len()), (3, 0));
-    assert_eq!(second.settled, vec![Settled::Ended(Status::Completed); 3]);
+    let (_, [first, second]) = one_leaves(&cell, 1).await;
+    assert_eq!((first.claimed.len(), second.claimed.len()), (3, 0));
     cell.assert_sound().await;
 }
 
 #[tokio::test]
 async fn whom_one_that_is_to_leave_settles_for_asks_again() {
     let cell = Cell::new().await;
-    let sessions = contended(&cell, 2, 3).await;
-    let holder = hold(&cell).await;
-    let first = hand_in(&cell, &sessions[0], Ending::Completed, 3).await;
-    let second = hand_in(&cell, &sessions[1], Ending::Completed, 3).await;
-    let leaving = format!("UPDATE tidegate.session SET draining = true WHERE id = '{}'", sessions[0].0.id().0);
-    cell.db.connect().await.execute(AssertSqlSafe(leaving)).await.unwrap();
-    let_go(holder).await;
-    for turn in [first, second] {
-        let turn = turn.await.unwrap().unwrap();
-        assert_eq!((turn.settled, turn.claimed.len()), (vec![Settled::Ended(Status::Completed); 3], 0));
-        assert!(turn.more);
-    }
+    let (sessions, [first, second]) = one_leaves(&cell, 0).await;
+    assert_eq!((first.claimed.len(), second.claimed.len()), (0, 0));
+    assert!(second.more);
     assert_eq!(sessions[1].0.turn(&[], 3).await.unwrap().claimed.len(), 3);
     let last = sessions[0].0.turn(&[], 3).await.unwrap();
     assert_eq!((last.claimed.len(), last.more), (0, false));
@@ -343,6 +370,29 @@ async fn a_turn_that_was_given_up_while_another_made_it_is_found_again() {
 }
 
 #[tokio::test]
+async fn a_suspect_goes_to_nobody_who_wants_nothing_for_itself() {
+    let cell = Cell::new().await;
+    let sessions = contended(&cell, 2, 3).await;
+    let suspect = cell.add(Submission { priority: priority(60), ..cell.submission() }).await;
+    for _ in 0..2 {
+        let session = cell.session(1).await;
+        assert_eq!(cell.claim(&session).await.id, suspect);
+        cell.crash(session, 1).await;
+    }
+    let holder = hold(&cell).await;
+    let first = hand_in(&cell, &sessions[0], Ending::Completed, 0).await;
+    let second = hand_in(&cell, &sessions[1], Ending::Completed, 3).await;
+    let_go(holder).await;
+    let (first, second) = (first.await.unwrap().unwrap(), second.await.unwrap().unwrap());
+    assert_eq!((first.claimed.len(), second.claimed.len()), (0, 3));
+    assert!(second.claimed.iter().all(|task| task.id != suspect));
+    assert_eq!(count(&mut cell.db.connect().await, LED).await, 1);
+    let alone = sessions[0].0.turn(&[], 1).await.unwrap().claimed;
+    assert_eq!(alone.iter().map(|task| (task.id, task.suspect)).collect::<Vec<_>>(), [(suspect, true)]);
+    cell.assert_sound().await;
+}
+
+#[tokio::test]
 async fn what_slots_are_reserved_for_is_left_to_whose_they_are() {
     let cell = Cell::new().await;
     let sessions = [Arc::new(cell.session(8).await), Arc::new(cell.session(8).await)];
@@ -374,18 +424,10 @@ async fn what_slots_are_reserved_for_is_left_to_whose_they_are() {
 #[tokio::test]
 async fn sessions_that_run_other_kinds_make_their_own_turns() {
     let cell = Cell::new().await;
-    let spec = |name: &str| SessionSpec {
-        worker: name.into(),
-        kinds: vec![(kind("echo"), Default::default()), (kind(name), Default::default())],
-        at_once: Default::default(),
-        slots: 8,
-        lease: Duration::from_secs(15),
-        settle_reserve: Duration::from_millis(50),
-    };
     fill(&cell, 100).await;
     let mut sessions = Vec::new();
     for name in ["one", "other"] {
-        sessions.push(Arc::new(cell.store.open_session(spec(name)).await.unwrap()));
+        sessions.push(Arc::new(cell.store.open_session(spec(name, &["echo", name])).await.unwrap()));
     }
     let held = busy(&cell, sessions, 2).await;
     let holder = hold(&cell).await;
